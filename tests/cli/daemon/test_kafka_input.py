@@ -173,6 +173,27 @@ def test_outage(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         bruce.await_status(lambda seen: seen.backlog == 0)
 
 
+def test_first_start_in_an_outage(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """`allow_unknown` takes messages for a topic that was never seen; without it none is taken."""
+    kafka.down()
+    for place in ("strict", "lenient"):
+        (tmp_path / place).mkdir()
+    with DoorBruce(tmp_path / "strict", kafka.bootstrap_servers) as bruce:
+        refused = Sent(bruce.address, **{"message.timeout.ms": 2000})
+        refused.send(1)
+        assert refused.producer.flush(60) == 0
+        assert (refused.acked, len(refused.failed), bruce.status().received) == ({}, 1, 0)
+    with DoorBruce(tmp_path / "lenient", kafka.bootstrap_servers, "allow_unknown = true") as bruce:
+        sent = Sent(bruce.address)
+        sent.send(MANY)
+        sent.finish()
+        kafka.up()
+        bruce.await_status(lambda seen: (seen.received, seen.backlog) == (MANY, 0))
+    found = consume(kafka.bootstrap_servers, "orders", PARTITIONS, MANY)
+    assert sorted(int(one.value() or b"") for one in found) == list(range(MANY))
+    assert len({one.partition() for one in found}) == PARTITIONS
+
+
 def test_delivered(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """With `acknowledge = "delivered"` an answer says that Kafka has it; a timeout, that it is away."""
     with DoorBruce(tmp_path, kafka.bootstrap_servers, 'acknowledge = "delivered"') as bruce:
