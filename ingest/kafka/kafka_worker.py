@@ -137,7 +137,9 @@ class KafkaWorker:
         """Those with replies that wait for something."""
         self._delivered = Delivered(layout)
         self._responders = {
-            allow: Responder(cluster, partial(topics.partitions, allow_unknown=allow), topics.names)
+            allow: Responder(
+                cluster, partial(topics.partitions, allow_unknown=allow), topics.names, self._warn
+            )
             for allow in (False, True)
         }
         decompressor = Decompressor()
@@ -538,6 +540,9 @@ class KafkaWorker:
         if words[Field.FULL] and words[Field.WHEN_FULL] != WhenFull.BLOCK:
             return Reason.SPOOL_FULL
         return Reason.OVER_QUOTA if is_over(words, topic) else None
+
+    def _warn(self, sentence: str) -> None:
+        self._say(sentence, sentence)
 
     def _say(self, what: object, text: str) -> None:
         if self._throttle.has_room(what, _MOST_LINES) and self._throttle.due(what):

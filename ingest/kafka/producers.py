@@ -51,7 +51,7 @@ _SEQUENCES = 1 << 31
 """A producer's sequences begin again at 0 behind the highest of 31 bits."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Batch:
     """One of the last five."""
 

@@ -12,7 +12,6 @@ The library knows all versions of requests and answers. `ingest.kafka.produce` h
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 import time
@@ -35,8 +34,6 @@ from kafka.protocol.sasl import SaslHandshakeRequest, SaslHandshakeResponse
 from ingest.kafka import produce
 from ingest.kafka.errors import BadRequest, Code
 from ingest.kafka.produce import Cursor
-
-log = logging.getLogger("bruce.kafka")
 
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, SASL, API_VERSIONS, INIT_PRODUCER = 0, 1, 3, 10, 17, 18, 22
 MOST_OTHER_BYTES = 64 << 10
@@ -134,9 +131,18 @@ def frame_of(correlation: int, body: bytes) -> bytes:
 class Responder:
     """Answers all requests but ProduceRequests."""
 
-    def __init__(self, cluster: str, partitions: Partitions, topics: Callable[[], Iterable[str]]) -> None:
-        """`cluster`: its id. `partitions`: of a topic, or -Code. `topics`: those that are known."""
-        self._cluster, self._partitions, self._topics = cluster, partitions, topics
+    def __init__(
+        self,
+        cluster: str,
+        partitions: Partitions,
+        topics: Callable[[], Iterable[str]],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`cluster`: its id. `partitions`: of a topic, or -Code. `topics`: those that are known.
+
+        `warn`: takes a sentence for the log, for each refusal; there are few different ones.
+        """
+        self._cluster, self._partitions, self._topics, self._warn = cluster, partitions, topics, warn
         self._answers: dict[tuple[object, ...], bytes] = {}
         self._answered_at = 0.0
 
@@ -164,11 +170,11 @@ class Responder:
         except (ValueError, LookupError, struct.error, TypeError, OverflowError):
             raise BadRequest("its fields run past its end") from None
         fields = {
-            FETCH: _refuse_fetch,
+            FETCH: self._refuse_fetch,
             METADATA: self._metadata,
-            FIND_COORDINATOR: _refuse_coordinator,
-            SASL: _refuse_sasl,
-            INIT_PRODUCER: _producer_id,
+            FIND_COORDINATOR: self._refuse_coordinator,
+            SASL: self._refuse_sasl,
+            INIT_PRODUCER: self._producer_id,
         }[header.api](request, version, where)
         return self._encode(header, version, fields)
 
@@ -211,6 +217,55 @@ class Responder:
             "topics": topics,
         }
 
+    def _producer_id(self, request: Any, _version: int, _where: Where) -> dict[str, Any]:
+        if request.transactional_id is not None:
+            self._warn(f"a client wants to begin transactions: {_TRANSACTS}")
+            return {"error_code": int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), "producer_id": -1}
+        # By chance, as nothing that is kept here outlives the host, and its clients do not either.
+        found = int.from_bytes(os.urandom(8), "big") >> 2
+        return {"error_code": 0, "producer_id": found or 1, "producer_epoch": 0}
+
+    def _refuse_coordinator(self, request: Any, version: int, _where: Where) -> dict[str, Any]:
+        transacts = version > 0 and request.key_type == _TRANSACTION
+        sentence = _TRANSACTS if transacts else _CONSUMES
+        self._warn(f"a client looks for a coordinator: {sentence}")
+        # Those by which both Java's client and librdkafka's end at once, and say why.
+        code = Code.CLUSTER_AUTHORIZATION_FAILED if transacts else Code.GROUP_AUTHORIZATION_FAILED
+        error = {"error_code": int(code), "error_message": sentence}
+        nowhere = {"node_id": -1, "host": "", "port": -1}
+        if version < 4:  # noqa: PLR2004  (the first with several keys)
+            return {**error, **nowhere}
+        one = FindCoordinatorResponse.Coordinator
+        if len(keys := _not_null(request.coordinator_keys)) > MOST_KEYS:
+            raise BadRequest(f"it asks for {len(keys)} coordinators: expected at most {MOST_KEYS}")
+        return {"coordinators": [one(key=key, **nowhere, **error) for key in keys]}
+
+    def _refuse_sasl(self, _request: Any, _version: int, _where: Where) -> dict[str, Any]:
+        self._warn("a client wants to log in by SASL, which this input does not have: set PLAINTEXT")
+        return {"error_code": int(Code.UNSUPPORTED_SASL_MECHANISM), "mechanisms": []}
+
+    def _refuse_fetch(self, request: Any, _version: int, _where: Where) -> dict[str, Any]:
+        kind = FetchResponse.FetchableTopicResponse
+        topics = [
+            kind(
+                topic=topic.topic,
+                partitions=[
+                    kind.PartitionData(
+                        partition_index=partition.partition,
+                        error_code=int(Code.TOPIC_AUTHORIZATION_FAILED),
+                        high_watermark=-1,
+                        aborted_transactions=[],
+                        # librdkafka takes null for damage, and asks again without end.
+                        records=b"",
+                    )
+                    for partition in _not_null(topic.partitions)
+                ],
+            )
+            for topic in _not_null(request.topics)
+        ]
+        self._warn(f"a client wants to consume: {_CONSUMES}")
+        return {"error_code": 0, "session_id": 0, "responses": topics}
+
 
 def _not_null(values: list[Any] | None) -> list[Any]:
     """A list of a request. Raises BadRequest for null."""
@@ -234,56 +289,3 @@ def _topic(name: str | None, count: int) -> Any:
         for number in range(max(count, 0))
     ]
     return kind(error_code=max(-count, 0), name=name, is_internal=False, partitions=partitions)
-
-
-def _producer_id(request: Any, _version: int, _where: Where) -> dict[str, Any]:
-    if request.transactional_id is not None:
-        log.warning("a client wants to begin transactions: %s", _TRANSACTS)
-        return {"error_code": int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), "producer_id": -1}
-    # By chance, as nothing that is kept here outlives the host, and its clients do not either.
-    found = int.from_bytes(os.urandom(8), "big") >> 2
-    return {"error_code": 0, "producer_id": found or 1, "producer_epoch": 0}
-
-
-def _refuse_coordinator(request: Any, version: int, _where: Where) -> dict[str, Any]:
-    transacts = version > 0 and request.key_type == _TRANSACTION
-    sentence = _TRANSACTS if transacts else _CONSUMES
-    log.warning("a client looks for a coordinator: %s", sentence)
-    # Those by which both Java's client and librdkafka's end at once, and say why.
-    code = Code.CLUSTER_AUTHORIZATION_FAILED if transacts else Code.GROUP_AUTHORIZATION_FAILED
-    error = {"error_code": int(code), "error_message": sentence}
-    nowhere = {"node_id": -1, "host": "", "port": -1}
-    if version < 4:  # noqa: PLR2004  (the first with several keys)
-        return {**error, **nowhere}
-    one = FindCoordinatorResponse.Coordinator
-    if len(keys := _not_null(request.coordinator_keys)) > MOST_KEYS:
-        raise BadRequest(f"it asks for {len(keys)} coordinators: expected at most {MOST_KEYS}")
-    return {"coordinators": [one(key=key, **nowhere, **error) for key in keys]}
-
-
-def _refuse_sasl(_request: Any, _version: int, _where: Where) -> dict[str, Any]:
-    log.warning("a client wants to log in by SASL, which this input does not have: set PLAINTEXT")
-    return {"error_code": int(Code.UNSUPPORTED_SASL_MECHANISM), "mechanisms": []}
-
-
-def _refuse_fetch(request: Any, _version: int, _where: Where) -> dict[str, Any]:
-    kind = FetchResponse.FetchableTopicResponse
-    topics = [
-        kind(
-            topic=topic.topic,
-            partitions=[
-                kind.PartitionData(
-                    partition_index=partition.partition,
-                    error_code=int(Code.TOPIC_AUTHORIZATION_FAILED),
-                    high_watermark=-1,
-                    aborted_transactions=[],
-                    # librdkafka takes null for damage, and asks again without end.
-                    records=b"",
-                )
-                for partition in _not_null(topic.partitions)
-            ],
-        )
-        for topic in _not_null(request.topics)
-    ]
-    log.warning("a client wants to consume: %s", _CONSUMES)
-    return {"error_code": 0, "session_id": 0, "responses": topics}

@@ -48,7 +48,7 @@ class Requests:
     """The readers of requests, over memory that ends where no byte may be read."""
 
     def __init__(self) -> None:
-        self._responder = Responder("c", lambda _name: 3, lambda: ["orders"])
+        self._responder = Responder("c", lambda _name: 3, lambda: ["orders"], lambda _sentence: None)
         self._decompressor = Decompressor(_MOST)
         self._wall, self._target = Wall(_MOST), np.zeros(_ROOM + OUTCOMES_BYTES, np.uint8)
         self._outcomes = np.zeros(OUTCOMES_BYTES // 8, np.int64)

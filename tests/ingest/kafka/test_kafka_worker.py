@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from kafka.protocol.sasl import SaslHandshakeRequest
 
 from ingest.buffers import connection_buffer
 from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything, read_connection_buffers
@@ -211,6 +212,19 @@ def test_no_request(door: Door, data: bytes, caplog: pytest.LogCaptureFixture) -
     assert caller.receive() is None
     assert len(caplog.records) == 1
     assert other.produce(numbered(0, 1)) == (0, 0)
+
+
+def test_refusals_are_few_lines(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that asks fifty times for what there is not gets its answers, and the log one line."""
+    caller = door.connect()
+    for number in range(50):
+        request = SaslHandshakeRequest(version=1, mechanism=f"PLAIN-{number}")
+        request.with_header(number, "tests")
+        caller.sock.sendall(bytes(request.encode(header=True, framed=True)))
+        door.settle(1)
+    assert door.worker._words[kafka_worker.REQUESTS] == 0
+    assert caller.has_answer()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_too_many(memory: Path) -> None:
