@@ -12,6 +12,8 @@ Each message is one sentence for the terminal. Exit codes:
     1   found something wrong
     2   bad usage or configuration
     3   not reachable
+    4   began, and could not be finished
+    70  a defect, whose traceback is shown
 
 As shells count signals, 130 follows Control-C, and 141 follows SIGPIPE.
 """
@@ -22,7 +24,7 @@ import signal
 
 from dispatch.errors import BadProperty, DispatchError, NoLibrary, Unreachable
 from ingest.errors import BadAccessRule, BadSocket, IngestError, NoAccounts
-from pipeline.errors import BadOption, BadQuery, MissingSpark, NotLent, PipelineError
+from pipeline.errors import BadOption, BadQuery, JobFailed, MissingSpark, NotLent, PipelineError
 from router import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolError
 from status.access import BadAccess, StatusError
@@ -31,6 +33,9 @@ FINE = 0
 FOUND = 1
 USAGE = 2
 UNREACHABLE = 3
+UNFINISHED = 4
+DEFECT = 70
+"""As sysexits(3) has it: a shell that asks for 1, something found, does not take it for that."""
 INTERRUPTED = 128 + signal.SIGINT
 NO_READER = 128 + signal.SIGPIPE
 """The output has no reader any more, as shells count it (cli.terminal.program)."""
@@ -39,6 +44,8 @@ MEANINGS = {
     FOUND: "Found something wrong.",
     USAGE: "Bad usage or configuration.",
     UNREACHABLE: "Not reachable: no daemon, no spool, or no Kafka.",
+    UNFINISHED: "Began, and could not be finished: what was found by then counts for nothing.",
+    DEFECT: "A defect of bruce: please report the traceback.",
     INTERRUPTED: "Interrupted by Control-C. Commands that go on until then end with 0.",
     NO_READER: "Ended by SIGPIPE, as others are: what reads its output (head, a pager) has seen enough.",
 }
@@ -73,7 +80,7 @@ class NobodyListens(CliError):
 
 
 KNOWN = (CliError, SpoolError, IngestError, DispatchError, RouterError, PipelineError, StatusError)
-"""The roots of the trees of errors: what is none of these is a defect, and keeps its traceback."""
+"""The roots of the trees of errors: what is none of these is a DEFECT, and keeps its traceback."""
 
 _CODES: dict[type[BaseException], int] = {
     CliError: FOUND,
@@ -100,9 +107,10 @@ _CODES: dict[type[BaseException], int] = {
     BadOption: USAGE,
     NotLent: UNREACHABLE,
     BadQuery: USAGE,
+    JobFailed: UNFINISHED,
 }
 
 
 def exit_code(error: BaseException) -> int:
-    """The code of the nearest class above this error that has one; FOUND for a stranger."""
-    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), FOUND)
+    """The code of the nearest class above this error that has one; DEFECT for a stranger."""
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), DEFECT)

@@ -14,6 +14,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -139,6 +140,9 @@ def _run(app: typer.Typer, name: str) -> int:
             _drop_output()
             return errors.NO_READER
         raise
+    except Exception:  # noqa: BLE001  (its exit code would be 1, which says that something was found)
+        traceback.print_exc()
+        return errors.DEFECT
     return code or errors.FINE
 
 
@@ -152,12 +156,13 @@ def _explain(error: typer.TyperException) -> str:
 
 
 def _refused(error: OSError) -> int:
-    """Explain an error of the system; the exit code. Raises the error again if its cause is unknown."""
+    """Explain an error of the system; the exit code."""
     if error.filename is not None:
         complain(f"{os.fsdecode(error.filename)}: {error.strerror}")
         return errors.USAGE
     if not is_of_output(error):
-        raise error
+        traceback.print_exception(error)
+        return errors.DEFECT
     _drop_output()
     if isinstance(error, BrokenPipeError):
         return errors.NO_READER

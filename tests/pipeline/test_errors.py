@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cli.terminal.errors import FOUND, UNREACHABLE, USAGE, exit_code
+from cli.terminal.errors import FOUND, UNFINISHED, UNREACHABLE, USAGE, exit_code
 from pipeline import errors
 from pipeline.errors import PipelineError
 from tests.error_trees import drawn_tree, real_tree, unsaid
 
 CODES = {
-    FOUND: ["PipelineError", "BadSchema", "LeaseLost", "JobFailed", "SegmentGone"],
+    FOUND: ["PipelineError", "BadSchema", "LeaseLost"],
+    UNFINISHED: ["JobFailed", "SegmentGone"],
     USAGE: ["MissingSpark", "BadOption", "BadQuery"],
     UNREACHABLE: ["NotLent"],
 }
@@ -30,7 +31,7 @@ def test_each_is_raised_with_a_sentence() -> None:
 
 @pytest.mark.parametrize("code", CODES)
 def test_the_exit_code_says_what_was_wrong(code: int) -> None:
-    """2 for the request and the installation, 3 for an owner that does not answer, 1 for all else."""
+    """2 for the request and the installation, 3 for an owner that does not answer, 4 for an unfinished job."""
     assert [name for name in real_tree(errors) if exit_code(getattr(errors, name)("x")) == code] == CODES[
         code
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.terminal import errors
 from spool.format.wire import encode
 from tests.daemon import ROOT
 from tests.spool.fixture import SpoolFixture
@@ -86,3 +87,24 @@ def test_nor_beside_a_daemon_whose_segment_is_long(tmp_path: Path, arguments: li
     assert done.returncode == code, done.stderr
     assert done.stdout
     assert done.stderr.splitlines()[-1] == "imported:"
+
+
+def test_a_defect_is_not_a_finding() -> None:
+    """An error that is none of ours shows its traceback, and its exit code is not that of a finding."""
+    program = """
+import typer
+from cli.terminal.program import enter
+
+app = typer.Typer()
+
+@app.command()
+def planted() -> None:
+    raise RuntimeError("planted")
+
+enter(app, "brucectl")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == errors.DEFECT
+    assert "RuntimeError: planted" in done.stderr
