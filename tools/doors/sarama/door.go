@@ -41,13 +41,15 @@ func main() {
 	config.Producer.Return.Successes = true
 	producer, err := sarama.NewAsyncProducer([]string{os.Args[1]}, config)
 	must(err)
-	var noting sync.WaitGroup
+	var noting, answered sync.WaitGroup
 	var lock sync.Mutex
 	note := func(outcome ...any) {
 		lock.Lock()
 		defer lock.Unlock()
 		fmt.Fprintln(acked, outcome...)
+		answered.Done()
 	}
+	answered.Add(count)
 	noting.Add(2)
 	go func() {
 		defer noting.Done()
@@ -73,6 +75,8 @@ func main() {
 			Headers: []sarama.RecordHeader{{Key: []byte("n"), Value: []byte(number)}},
 		}
 	}
+	// A producer that is closing gives up what it would send again.
+	answered.Wait()
 	producer.AsyncClose()
 	noting.Wait()
 	must(acked.Flush())
