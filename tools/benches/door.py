@@ -94,6 +94,8 @@ def _measure_latency(bench: Bench, options: argparse.Namespace) -> Iterator[Figu
                 _latency(_address(bruce), options, WARM_S * bench.scale / 10)
                 if options.away:
                     kafka.stop_all()
+                    # A broker that ends has work to do.
+                    _latency(_address(bruce), options, WARM_S * bench.scale / 3)
                 ours.append(_latency(_address(bruce), options, LATENCY_S * bench.scale))
     for place, (name, most) in enumerate((("p50", None), ("p99", P99_MS))):
         base = statistics.median(one[place] for one in theirs)
