@@ -25,9 +25,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import reduce
 from itertools import groupby
-from operator import or_
 from threading import Event
 from typing import Any
 
@@ -280,16 +278,11 @@ def _plan_each(paths: Iterable[str]) -> tuple[list[SpoolPlan], list[DamagedSegme
     for plan in plan_spools(paths):
         damaged += plan.damaged
         if plan.spool in found:
-            both = " and ".join(shown(_directory_of(one)) for one in (found[plan.spool], plan))
+            both = " and ".join(shown(one.directory) for one in (found[plan.spool], plan))
             raise JobFailed(f"{both} are copies of one spool; name one of them")
         if plan.spool:
             found[plan.spool] = plan
     return list(found.values()), damaged
-
-
-def _directory_of(plan: SpoolPlan) -> str:
-    """The directory of a spool, or the address that it was read from."""
-    return plan.parts[0].directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,16 +314,6 @@ class _New:
         """How many, by the headers of the segments."""
         return sum(max(end - max(start, self.first), 0) for start, end in self.plan.runs)
 
-    @property
-    def rows(self) -> Column:
-        """Which rows they are."""
-        sequence = f.col("sequence")
-        return (
-            (f.col("spool") == self.plan.spool)
-            & (sequence >= self.first)
-            & (sequence < self.plan.next_sequence)
-        )
-
 
 def _add(
     session: SparkSession, store: Store, log: ArchiveLog, new: Sequence[_New]
@@ -345,20 +328,17 @@ def _add(
 
 
 def _read(session: SparkSession, new: Sequence[_New]) -> DataFrame:
-    """The new messages; the source does not open the segments that are already archived."""
-    begun = [one for one in new if one.first]
-    fresh = [one for one in new if not one.first]
-    frames = [_load(session, [one], first=one.first) for one in begun]
-    if fresh:
-        frames.append(_load(session, fresh))
-    return reduce(DataFrame.unionByName, frames)
+    """The new messages; the source does not open the segments that are already archived.
 
-
-def _load(session: SparkSession, new: Sequence[_New], first: int = 0) -> DataFrame:
-    directories = [_directory_of(one.plan) for one in new]
-    rows = reduce(or_, [one.rows for one in new])
-    source = session.read.format("bruce").option("fromSequence", first).schema(READ)
-    return source.load(directories).where(rows)
+    A chain of conditions, one a spool, would be more than the JVM takes for some hundred.
+    """
+    begun = {one.plan.spool: one.first for one in new if one.first}
+    source = session.read.format("bruce").option("fromSequence", json.dumps(begun)).schema(READ)
+    ranges = [(one.plan.spool, one.first, one.plan.next_sequence) for one in new]
+    table = session.createDataFrame(ranges, "spool string, first long, end long")
+    rows = source.load([one.plan.directory for one in new]).join(f.broadcast(table), "spool")
+    fresh = (f.col("sequence") >= f.col("first")) & (f.col("sequence") < f.col("end"))
+    return rows.where(fresh).drop("first", "end")
 
 
 def shelve(stored: DataFrame) -> DataFrame:

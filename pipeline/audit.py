@@ -10,6 +10,8 @@ The header `bruce-id`, spool uuid and sequence, identifies a stored message. Its
     duplicated  more than one
     discarded   none, and the daemon recorded that it discarded it after acceptance
     backlog     none, and the daemon recorded that it was not delivered yet
+    withheld    none that may be read yet: it is in Kafka behind a transaction that is open
+    expired     none, the marks say that it was delivered, and Kafka has dropped records of its age
     lost        none, and nothing says why
 
 which add up to `stored`. Beside them, of those that are in Kafka:
@@ -20,6 +22,11 @@ which add up to `stored`. Beside them, of those that are in Kafka:
 
 `unreadable` messages are in none of these: they are in Kafka, by their headers, and the segment that should
 hold them does not give them.
+
+Kafka drops the oldest records of a partition: by its retention, or because somebody had it do so. A message
+is as old as these if its time is not after that of the first record left of any such partition of its topic,
+or its number is before that record's, which is of the same spool. Which of them were dropped no one can tell:
+`expired` are at most as many as were, and a message beyond that is lost (`pipeline.audit_report`).
 
 `foreign` counts records that belong to no message of the segments, unstamped ones included. They are no
 fault: another producer writes to the topic, or the segment that held the message is gone.
@@ -33,19 +40,21 @@ Without the header, `stamp` tells messages by their content. Messages and record
 headers and timestamp are alike, whatever headers `bruce-id` they have: the one that is missing may be the
 sender's. Of those, the first record is the first message, and so on; records that are left over
 begin again with the first message, and are its duplicates. Messages that the daemon discarded or has not
-delivered come last, so that the count of lost messages is right, whichever of the equal ones was lost.
+delivered, and those that are withheld, come last: so the count of lost messages is right, whichever of the
+equal ones was lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from dispatch.handover import HEADER_NAME, REPLAY_NAME
 
-OUTCOMES = ("once", "duplicated", "discarded", "backlog", "lost")
+OUTCOMES = ("once", "duplicated", "discarded", "backlog", "withheld", "expired", "lost")
 UNREADABLE = "unreadable"
 """The outcome of a message that only Kafka has; it is not among the `stored` ones, which were read."""
 COUNTS = ("stored", *OUTCOMES, "altered", "reordered", "foreign", UNREADABLE)
@@ -65,37 +74,67 @@ _UNORDERED_GROUPS = 4096
 """Groups for the messages that keep no order: one would be one task's, one for each would be slow."""
 
 
+SPOOLS = "spool string, first long, end long, marked boolean"
+"""The numbers [first, end) that a spool's segments hold, readable or not; whether its marks are known."""
+AGES = "topic string, until_ms long"
+"""The time of the first record left of a topic, of the partition where that is latest."""
+PLACES = "topic string, spool string, until long"
+"""The number of that record, if it is of the spool, of the partition where that is highest."""
+
+
+class Told(NamedTuple):
+    """Messages by (spool, sequence) of which something is known; None: of no message."""
+
+    discarded: DataFrame | None = None
+    backlog: DataFrame | None = None
+    withheld: DataFrame | None = None
+
+
+class Dropped(NamedTuple):
+    """How old records are that Kafka has dropped: tables of AGES and of PLACES."""
+
+    ages: DataFrame
+    places: DataFrame
+
+
+NOTHING_TOLD = Told()
+
+
 def match(
     spool: DataFrame,
     kafka: DataFrame,
     *,
-    discarded: DataFrame | None = None,
-    backlog: DataFrame | None = None,
-    kept: Sequence[tuple[str, int, int]] = (),
+    told: Told = NOTHING_TOLD,
+    spools: DataFrame | None = None,
+    dropped: Dropped | None = None,
     by: Sequence[str] = (),
 ) -> DataFrame:
     """The outcome of each message: sequence, spool, topic, outcome, altered, reordered, copies; and `by`.
 
     `spool` has columns of `pipeline.source.schema.SCHEMA` and `kafka` of KAFKA_SCHEMA, those that are used
-    here. `discarded` and `backlog` name messages by (spool, sequence). `kept`: spools, and the sequence
-    numbers [first, end) that their segments hold, readable or not. `outcome` is null for foreign records.
+    here. `spools`: SPOOLS, a row for each. `outcome` is null for foreign records.
     `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. `kafka` may have the
     hash `content` instead of key, value and headers: then the result of `stamp`.
     """
     rows = _stored(spool, by, _UNSTAMPED if "content" in kafka.columns else _STAMPED).unionByName(
         _found(kafka), allowMissingColumns=True
     )
-    for name, known in (("discarded", discarded), ("backlog", backlog)):
+    for name, known in told._asdict().items():
         if known is not None:
             rows = rows.unionByName(known.select(*ID, f.lit(1).alias(name)), allowMissingColumns=True)
         else:
             rows = rows.withColumn(name, f.lit(None).cast("int"))
     # One exchange and one sort for all: the aggregation takes over both.
     gathered = rows.repartition(*ID).sortWithinPartitions(*ID).groupBy(*ID).agg(*_gather(by))
-    judged = gathered.where("stored or copies > 0").select(
+    known = gathered.where("stored or copies > 0")
+    known = _looked_up(known, spools, ["spool"], {"first": "long", "end": "long", "marked": "boolean"})
+    ages, places = dropped or (None, None)
+    known = _looked_up(known, ages, ["topic"], {"until_ms": "long"})
+    known = _looked_up(known, places, ["topic", "spool"], {"until": "long"})
+    judged = known.select(
         *ID,
         "topic",
-        _outcome(kept).alias("outcome"),
+        _outcome().alias("outcome"),
         _altered().alias("altered"),
         "copies",
         "position",
@@ -106,7 +145,7 @@ def match(
 
 
 def summarise(matched: DataFrame, by: Sequence[str] = ()) -> DataFrame:
-    """The COUNTS of each spool and topic, and of each of `by`."""
+    """The COUNTS of each spool and topic, and of each of `by`; last_expired: the highest number of those."""
     counts = [f.count_if(f.col("outcome") == name).alias(name) for name in OUTCOMES]
     spool = f.when(f.col("outcome").isNotNull(), f.col("spool")).alias("spool")
     return matched.groupBy(spool, "topic", *by).agg(
@@ -116,6 +155,7 @@ def summarise(matched: DataFrame, by: Sequence[str] = ()) -> DataFrame:
         f.count_if("reordered").alias("reordered"),
         f.sum(f.when(f.col("outcome").isNull(), f.col("copies")).otherwise(0)).alias("foreign"),
         f.count_if(f.col("outcome") == UNREADABLE).alias(UNREADABLE),
+        f.max(f.when(f.col("outcome") == "expired", f.col("sequence"))).alias("last_expired"),
     )
 
 
@@ -185,6 +225,7 @@ def _gather(by: Sequence[str]) -> list[Column]:
         f.max("found_content").alias("most_content"),
         f.max("discarded").isNotNull().alias("discarded"),
         f.max("backlog").isNotNull().alias("backlog"),
+        f.max("withheld").isNotNull().alias("withheld"),
     ]
 
 
@@ -204,16 +245,29 @@ _DIMENSION: dict[str, Callable[[], Column]] = {
 }
 
 
-def _outcome(kept: Sequence[tuple[str, int, int]]) -> Column:
-    held = f.lit(False)
-    for spool, first, end in kept:
-        held |= (f.col("spool") == spool) & f.col("sequence").between(first, end - 1)
+def _looked_up(
+    rows: DataFrame, table: DataFrame | None, on: list[str], columns: Mapping[str, str]
+) -> DataFrame:
+    """`rows` with columns of a small table; nulls where it has no row, or there is none."""
+    if table is None:
+        return rows.withColumns({name: f.lit(None).cast(kind) for name, kind in columns.items()})
+    return rows.join(f.broadcast(table.select(*on, *columns)), on, "left")
+
+
+def _outcome() -> Column:
+    held = f.coalesce(
+        (f.col("sequence") >= f.col("first")) & (f.col("sequence") < f.col("end")), f.lit(False)
+    )
+    by_time = f.coalesce(f.col("sent_ms") <= f.col("until_ms"), f.lit(False))
+    by_place = f.coalesce(f.col("sequence") < f.col("until"), f.lit(False))
     return (
         f.when(~f.col("stored"), f.when(held, UNREADABLE))
         .when(f.col("copies") == 1, "once")
         .when(f.col("copies") > 1, "duplicated")
         .when(f.col("discarded"), "discarded")
         .when(f.col("backlog"), "backlog")
+        .when(f.col("withheld"), "withheld")
+        .when(f.coalesce("marked", f.lit(False)) & (by_time | by_place), "expired")
         .otherwise("lost")
     )
 
@@ -257,16 +311,14 @@ _ALIKE = ("content", "sent_ms")
 def stamp(
     spool: DataFrame,
     kafka: DataFrame,
-    *,
-    discarded: DataFrame | None = None,
-    backlog: DataFrame | None = None,
+    told: Told = NOTHING_TOLD,
 ) -> DataFrame:
     """The records of `kafka` with the stamps (bruce_spool, bruce_sequence) of the messages that they are.
 
     Arguments as for `match`, which takes the result as its `kafka`. A record that is no
     message has nulls. Columns: topic, partition, offset, timestamp_ms, content, bruce_spool, bruce_sequence.
     """
-    rows = _messages(spool, discarded, backlog).unionByName(_records(kafka), allowMissingColumns=True)
+    rows = _messages(spool, told).unionByName(_records(kafka), allowMissingColumns=True)
     alike = Window.partitionBy(*_ALIKE)
     number = f.row_number().over(
         Window.partitionBy(*_ALIKE, "is_record").orderBy("undelivered", "sequence", "spool", "position")
@@ -282,10 +334,10 @@ def stamp(
     )
 
 
-def _messages(spool: DataFrame, discarded: DataFrame | None, backlog: DataFrame | None) -> DataFrame:
+def _messages(spool: DataFrame, told: Told) -> DataFrame:
     rows = spool.select(*ID, _content(_UNSTAMPED).alias("content"), _sent_ms().alias("sent_ms"))
     undelivered = f.lit(False)
-    for name, known in (("discarded", discarded), ("backlog", backlog)):
+    for name, known in told._asdict().items():
         if known is not None:
             rows = rows.join(known.select(*ID, f.lit(True).alias(name)), list(ID), "left")
             undelivered = undelivered | f.coalesce(f.col(name), f.lit(False))

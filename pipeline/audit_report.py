@@ -12,10 +12,10 @@
      "read_by": format,                  kafka: by Spark's own connector; bruce-kafka: by bruce's source
      "unread": [text, ...]}              segments that the disk cannot read, and the error
 
-COUNT: stored, once, duplicated, discarded, backlog, lost, altered, reordered, foreign, unreadable, as
-`pipeline.audit` defines them. `unreadable` of a spool: messages that the headers of the segments count,
-and that are in no good frame that could be read; null for an audit of some topics only. Those of them that
-Kafka has are `unreadable` of their topic.
+COUNT: stored, once, duplicated, discarded, backlog, withheld, expired, lost, altered, reordered, foreign,
+unreadable, as `pipeline.audit` defines them. `unreadable` of a spool: messages that the headers of the
+segments count, and that are in no good frame that could be read; null for an audit of some topics only. Those
+of them that Kafka has are `unreadable` of their topic.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
-from operator import or_
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -33,11 +32,24 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from pipeline.audit import COUNTS, UNREADABLE, match, stamp, summarise
+from pipeline.audit import (
+    AGES,
+    COUNTS,
+    PLACES,
+    SPOOLS,
+    UNREADABLE,
+    Dropped,
+    Told,
+    match,
+    stamp,
+    summarise,
+)
 from pipeline.job import explained
-from pipeline.kafka.reader import CONNECTOR, OURS, count_dropped, list_topics, read_kafka
-from pipeline.source.outcomes import Outcomes, read_outcomes
-from pipeline.source.plan import SpoolPlan, find_spools, plan_spool
+from pipeline.kafka.ends import Start, find_starts, plan_withheld
+from pipeline.kafka.reader import CONNECTOR, OURS, list_topics, read_kafka
+from pipeline.source.outcomes import Outcomes, plan_with_outcomes
+from pipeline.source.plan import SpoolPlan
+from pipeline.source.remote import shown
 from pipeline.source.schema import SCHEMA, UNREAD
 from spool.words import agreeing, counted
 
@@ -46,6 +58,15 @@ VERSION = 1
 _COLUMNS = ("spool", "sequence", "topic", "partition_key", "timestamp_ms", "key", "value", "headers")
 _FOR = {"hour": "received_at", "host": "host"}
 """The column that a dimension needs beside them."""
+_SAID = ("duplicated", "discarded", "backlog", "withheld", "expired")
+_EXPLAINED = {
+    "discarded": "the daemon gave them up, and said why: see `brucectl discards`",
+    "withheld": "in Kafka, behind a transaction that is open; who reads what is committed gets them later",
+    "expired": "the marks say that they were delivered, and Kafka has dropped records of their age since",
+    "foreign": "records of other producers, or of messages whose segments are gone",
+    UNREADABLE: "damage or the disk hides them in the spool; those in Kafka are told by their headers",
+}
+_ANY_AGE = (1 << 63) - 1
 _RUN = 1_000_000
 """Sequence numbers of one row, at most, before they are told apart."""
 
@@ -127,11 +148,18 @@ class Report:
             ("in Kafka more than once", total["duplicated"]),
             ("discarded, with a reason", total["discarded"]),
             ("backlog, not delivered yet", total["backlog"]),
+            ("in Kafka, behind a transaction that is open", total["withheld"]),
+            ("delivered, and dropped by Kafka since", total["expired"]),
             ("lost", total["lost"]),
             ("unreadable in the spool, in Kafka", known),
             ("unreadable in the spool, not in Kafka", self.unreadable - known),
         ]
         return [*rows, ("stored in all", sum(count for _, count in rows))]
+
+    def explanations(self) -> list[str]:
+        """A line for each count that is neither delivered nor lost, if it is not zero."""
+        total = {**self.total, UNREADABLE: self.unreadable}
+        return [f"{name}: {text}" for name, text in _EXPLAINED.items() if total[name]]
 
     def sentence(self) -> str:
         """The outcome, for people."""
@@ -145,7 +173,7 @@ class Report:
             bad.append(f"{self.unreadable:,} unreadable in the spool{there}")
         bad += [f"the header of {path} is damaged" for spool in self.spools for path in spool.damaged]
         bad += [f"the disk gives an error for {place}" for place in self.unread]
-        said = [f"{total[name]:,} {name}" for name in ("duplicated", "discarded", "backlog") if total[name]]
+        said = [f"{total[name]:,} {name}" for name in _SAID if total[name]]
         verdict = ", ".join(bad) if bad else "nothing is missing"
         gone = sum(self.dropped.values()) if total["lost"] else 0
         hint = f" Kafka itself has dropped {counted(gone, 'record')} of these topics since." if gone else ""
@@ -174,52 +202,127 @@ def run_audit(
     The report names the ranges that the disk cannot read; the audit skips them. Raises NoSpool, Unreachable,
     BadProperty, JobFailed.
     """
-    plans = [plan_spool(layout, skip_read_errors=True) for layout in find_spools(paths)]
-    kept = [(plan.spool, _oldest(plan), plan.next_sequence) for plan in plans if plan.spool]
     known = list_topics(properties)
-    outcomes = {plan.spool: read_outcomes(plan) for plan in plans if plan.parts}
+    told_by = list(plan_with_outcomes(paths))
+    plans = [plan for plan, _outcomes in told_by]
+    outcomes = {plan.spool: found for plan, found in told_by if found}
     whole = topics is None
     if topics is None:
         topics = sorted(set().union(*(plan.topics() for plan in plans)))
     in_kafka = sorted(known.keys() & set(topics))
     with explained():
         unread = f.col(UNREAD.name).isNotNull()
+        spools = _spools(session, plans, outcomes)
         everything = _read(session, plans, by)
-        stored = everything.where(unread | _seen(plans))
+        stored = _seen(everything, spools, unread)
         if not whole:
             stored = stored.where(unread | f.col("topic").isin(*topics))
         kafka, read_by = read_kafka(session, properties, in_kafka)
-        told = {"discarded": _discarded(session, outcomes), "backlog": _backlog(session, outcomes)}
+        starts = find_starts(properties, in_kafka)
+        told = Told(
+            _discarded(session, outcomes),
+            _backlog(session, outcomes),
+            _withheld(session, properties, in_kafka),
+        )
         if unstamped:
-            kafka = stamp(stored, kafka, **told)
-        rows = summarise(match(stored, kafka, **told, kept=kept, by=by), by).collect()
+            kafka = stamp(stored, kafka, told=told)
+        gone = _dropped(session, starts)
+        rows = summarise(match(stored, kafka, told=told, spools=spools, dropped=gone, by=by), by).collect()
         # A message has a topic; a row for a range that the disk cannot read has none.
         messages = [row for row in rows if row.topic is not None]
         lacking = _name_unread(everything) if len(messages) < len(rows) else []
-    dropped = count_dropped(properties, in_kafka)
-    report = _report(plans, messages, dropped, by, whole=whole)
+    # Kafka may have dropped more while it was read.
+    dropped = _count(find_starts(properties, in_kafka))
+    counted_rows = bound_expired(messages, _count(starts))
+    report = _report(plans, counted_rows, dropped, by, whole=whole)
     return replace(report, read_by=read_by, unread=lacking)
 
 
-def _oldest(plan: SpoolPlan) -> int:
-    """The first sequence number of the oldest segment, which its name has even if it cannot be read."""
-    first = [run[0] for run in plan.runs]
-    named = [first for first, _ in plan.layout.list_segments()]
-    return min([*first, *named], default=plan.next_sequence)
+def _count(starts: Sequence[Start]) -> dict[str, int]:
+    """Offsets that Kafka had and has no more, by topic."""
+    found: Counter[str] = Counter()
+    for one in starts:
+        found[one.topic] += one.dropped
+    return dict(found)
+
+
+def bound_expired(rows: Iterable[Row], dropped: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The rows of `summarise`, with at most as many expired messages of a topic as Kafka has dropped.
+
+    Those beyond are lost; as it cannot be told which, they are taken from the rows with the latest messages.
+    """
+    found = [row.asDict() for row in rows]
+    beyond: Counter[str] = Counter()
+    for row in found:
+        beyond[row["topic"]] += row["expired"]
+    beyond.subtract(dropped)
+    for row in sorted(found, key=lambda row: row["last_expired"] or 0, reverse=True):
+        moved = max(0, min(row["expired"], beyond[row["topic"]]))
+        beyond[row["topic"]] -= moved
+        row["expired"] -= moved
+        row["lost"] += moved
+    return found
 
 
 def _read(session: SparkSession, plans: Sequence[SpoolPlan], by: Sequence[str]) -> DataFrame:
     """All messages of the spools, and a row for each range that the disk cannot read."""
     more = [column for name, column in _FOR.items() if name in by]
     schema = StructType([*(SCHEMA[name] for name in (*_COLUMNS, *more)), UNREAD])
-    directories = [str(plan.layout.directory) for plan in plans]
+    directories = [plan.directory for plan in plans]
     return session.read.format("bruce").schema(schema).load(directories)
 
 
-def _seen(plans: Sequence[SpoolPlan]) -> Column:
-    """Whether a message was stored when the spools were planned."""
-    seen = [(f.col("spool") == plan.spool) & (f.col("sequence") < plan.next_sequence) for plan in plans]
-    return reduce(or_, seen)
+def _spools(session: SparkSession, plans: Sequence[SpoolPlan], outcomes: Mapping[str, Outcomes]) -> DataFrame:
+    """A table of SPOOLS: a chain of conditions, one a spool, is more than the JVM takes for some hundred."""
+    rows = [
+        (
+            plan.spool,
+            plan.begin,
+            plan.next_sequence,
+            outcomes[plan.spool].marked if plan.spool in outcomes else False,
+        )
+        for plan in plans
+        if plan.spool
+    ]
+    return session.createDataFrame(rows, SPOOLS)
+
+
+def _seen(everything: DataFrame, spools: DataFrame, unread: Column) -> DataFrame:
+    """The messages that were stored when the spools were planned, and what could not be read."""
+    ends = f.broadcast(spools.select("spool", "end"))
+    return (
+        everything.join(ends, "spool", "left").where(unread | (f.col("sequence") < f.col("end"))).drop("end")
+    )
+
+
+def _dropped(session: SparkSession, starts: Sequence[Start]) -> Dropped | None:
+    """How old the records are that Kafka has dropped; None: it has all."""
+    ages: dict[str, int] = {}
+    places: dict[tuple[str, str], int] = {}
+    for one in starts:
+        until = _ANY_AGE if one.is_empty else one.timestamp_ms
+        if until is not None:
+            ages[one.topic] = max(until, ages.get(one.topic, until))
+        if one.spool:
+            place = one.topic, one.spool
+            places[place] = max(one.sequence, places.get(place, 0))
+    if not starts:
+        return None
+    return Dropped(
+        session.createDataFrame(list(ages.items()), AGES),
+        session.createDataFrame([(*place, until) for place, until in places.items()], PLACES),
+    )
+
+
+def _withheld(
+    session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]
+) -> DataFrame | None:
+    """The messages that are in Kafka behind a transaction that is open."""
+    if not topics or not plan_withheld(properties, topics):
+        return None
+    source = session.read.format(OURS).options(**properties).option("topics", ",".join(topics))
+    found = source.option("withheld", "true").load().where(f.col("bruce_sequence").isNotNull())
+    return found.select(f.col("bruce_spool").alias("spool"), f.col("bruce_sequence").alias("sequence"))
 
 
 def _name_unread(rows: DataFrame) -> list[str]:
@@ -253,7 +356,7 @@ def _backlog(session: SparkSession, outcomes: Mapping[str, Outcomes]) -> DataFra
 
 def _report(
     plans: Sequence[SpoolPlan],
-    rows: Sequence[Row],
+    rows: Sequence[Mapping[str, Any]],
     dropped: Mapping[str, int],
     by: Sequence[str],
     *,
@@ -261,13 +364,13 @@ def _report(
 ) -> Report:
     readable: Counter[str] = Counter()
     topics: dict[str, Counter[str]] = {}
-    for row in sorted(rows, key=lambda row: row.topic):
-        readable[row.spool] += row.stored
-        topics.setdefault(row.topic, Counter()).update({name: row[name] for name in COUNTS})
+    for row in sorted(rows, key=itemgetter("topic")):
+        readable[row["spool"]] += row["stored"]
+        topics.setdefault(row["topic"], Counter()).update({name: row[name] for name in COUNTS})
     spools = [
         SpoolReport(
             plan.spool,
-            str(plan.layout.directory),
+            shown(plan.directory),
             _messages(plan) if whole else readable[plan.spool],
             _messages(plan) - readable[plan.spool] if whole else None,
             plan.unreadable,
@@ -282,11 +385,11 @@ def _messages(plan: SpoolPlan) -> int:
     return plan.stored + sum(one.messages for one in plan.damaged)
 
 
-def _groups(rows: Sequence[Row], by: Sequence[str]) -> list[dict[str, Any]]:
+def _groups(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
     """The counts by topic and `by`, in order, over all spools; those without a value come first."""
     groups: dict[tuple[Any, ...], Counter[str]] = {}
     for row in rows:
-        key = (row.topic, *(row[name] for name in by))
+        key = (row["topic"], *(row[name] for name in by))
         groups.setdefault(key, Counter()).update({name: row[name] for name in COUNTS})
     ordered = sorted(groups, key=lambda key: [(value is not None, value or 0) for value in key])
     return [dict(zip(("topic", *by), key, strict=True)) | groups[key] for key in ordered]

@@ -24,7 +24,6 @@ To read them, and to drop duplicates:
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -124,7 +123,7 @@ class Range(InputPartition):
 def list_topics(properties: Mapping[str, str]) -> dict[str, list[int]]:
     """The partitions of every topic that is not Kafka's own. Raises Unreachable."""
     with closing(open_consumer(properties)) as consumer:
-        return _list_topics(consumer, properties)
+        return partitions_of(consumer, properties)
 
 
 def plan_ranges(
@@ -139,9 +138,9 @@ def plan_ranges(
     Raises Unreachable, also when Kafka does not tell its topics within `timeout_s`.
     """
     with closing(open_consumer(properties)) as consumer:
-        known = _list_topics(consumer, properties, timeout_s)
+        known = partitions_of(consumer, properties, timeout_s)
         chosen = sorted(known if topics is None else known.keys() & set(topics))
-        whole = [_whole(consumer, topic, partition) for topic in chosen for partition in known[topic]]
+        whole = [whole_range(consumer, topic, partition) for topic in chosen for partition in known[topic]]
     if most is None:
         return [one for one in whole if one.start < one.end]
     return [
@@ -151,17 +150,7 @@ def plan_ranges(
     ]
 
 
-def count_dropped(properties: Mapping[str, str], topics: Iterable[str]) -> dict[str, int]:
-    """Offsets that Kafka had and has no more, by topic, where there are any. Raises Unreachable."""
-    dropped: Counter[str] = Counter()
-    with closing(open_consumer(properties)) as consumer:
-        known = _list_topics(consumer, properties)
-        for topic in sorted(known.keys() & set(topics)):
-            dropped[topic] = sum(_whole(consumer, topic, partition).start for partition in known[topic])
-    return {topic: count for topic, count in dropped.items() if count}
-
-
-def _whole(consumer: Listener, topic: str, partition: int) -> Range:
+def whole_range(consumer: Listener, topic: str, partition: int) -> Range:
     """All that a partition holds now."""
     try:
         start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
@@ -173,9 +162,10 @@ def _whole(consumer: Listener, topic: str, partition: int) -> Range:
     return Range(topic, partition, start, end)
 
 
-def _list_topics(
+def partitions_of(
     consumer: Listener, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S
 ) -> dict[str, list[int]]:
+    """The partitions of every topic that is not Kafka's own. Raises Unreachable."""
     try:
         found = consumer.list_topics(timeout=timeout_s).topics
     except KafkaException as error:

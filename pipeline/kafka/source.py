@@ -3,7 +3,8 @@
     spark.read.format("bruce-kafka").option("topics", "clicks,views").option("bootstrap.servers", ...).load()
 
 Options: `topics`, separated by commas (default: all but Kafka's own), and any property of librdkafka. The
-plan of the query takes the offsets; the source commits nothing and joins no group.
+plan of the query takes the offsets; the source commits nothing and joins no group. `withheld` = true: the
+records that a transaction which is open withholds, and no others (pipeline.kafka.ends).
 
 With a schema that names fewer columns, it makes no others.
 """
@@ -24,6 +25,7 @@ from pyspark.sql.types import StructType
 from dispatch.consumer import Headers, find_id, open_consumer, read_headers
 from pipeline.errors import JobFailed
 from pipeline.job import freeze_imports
+from pipeline.kafka.ends import plan_withheld, uncommitted
 from pipeline.kafka.reader import ID_BYTES, Range, plan_ranges
 from pipeline.kafka.writer import KafkaRowWriter, KafkaWriter
 from pipeline.source.schema import ARROW_HEADERS, KAFKA_SCHEMA, to_arrow_schema
@@ -37,7 +39,7 @@ SILENCE_S = 60.0
 
 _OF_HEADERS = {"headers", "bruce_spool", "bruce_sequence"}
 """Columns that are made of a record's headers."""
-_OURS = ("path", "paths", "topics", "checkpointlocation")
+_OURS = ("path", "paths", "topics", "withheld", "checkpointlocation")
 _NO_ID = bytes(ID_BYTES)
 _ID = np.dtype([("spool", "V16"), ("sequence", ">i8")])
 
@@ -56,7 +58,8 @@ class KafkaSource(DataSource):
         check_schema(schema, KAFKA_SCHEMA)
         options = dict(self.options)
         topics = options["topics"].split(",") if "topics" in options else None
-        return RangeReader(self._properties(), topics, schema)
+        withheld = options.get("withheld", "false") == "true"
+        return RangeReader(self._properties(), topics, schema, withheld=withheld)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:  # noqa: ARG002, FBT001
         """The writer of `pipeline.kafka.writer`; nothing is overwritten."""
@@ -78,11 +81,15 @@ class KafkaSource(DataSource):
 class RangeReader(DataSourceReader):
     """Reads offset ranges into Arrow batches."""
 
-    def __init__(self, properties: Mapping[str, str], topics: list[str] | None, schema: StructType) -> None:
-        self._properties, self._topics, self._schema = dict(properties), topics, schema
+    def __init__(
+        self, properties: Mapping[str, str], topics: list[str] | None, schema: StructType, *, withheld: bool
+    ) -> None:
+        self._properties = uncommitted(properties) if withheld else dict(properties)
+        self._topics, self._schema, self._withheld = topics, schema, withheld
 
     def partitions(self) -> list[Range]:
-        return plan_ranges(self._properties, self._topics)
+        plan = plan_withheld if self._withheld else plan_ranges
+        return plan(self._properties, self._topics)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Without ranges Spark makes a partition of its own.

@@ -6,14 +6,14 @@ It consists of the marks, and of the outcome files of jobs that no process has t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.source.plan import SpoolPlan
+from pipeline.source.plan import SpoolPlan, plan_spools
 from pipeline.source.segments import Part
 from spool.index.environment import UNREADABLE
 from spool.index.segment_list import SegmentList
@@ -34,6 +34,14 @@ class Outcomes:
     discarded: npt.NDArray[np.int64]
     """Sequence numbers, in order."""
     backlog: list[Run]
+    marked: bool = True
+    """Whether the marks could be read: without them no message is known to be delivered."""
+
+
+def plan_with_outcomes(paths: Iterable[str]) -> Iterator[tuple[SpoolPlan, Outcomes | None]]:
+    """Plans as plan_spools makes them, past what the disk cannot read, and the outcomes of what they read."""
+    for plan in plan_spools(paths, skip_read_errors=True):
+        yield plan, read_outcomes(plan) if plan.parts else None
 
 
 def read_outcomes(plan: SpoolPlan) -> Outcomes:
@@ -50,7 +58,7 @@ def read_outcomes(plan: SpoolPlan) -> Outcomes:
             settled = np.concatenate([above, fresh, pending_outcomes.delivered])
             return Outcomes(discarded, _pending(plan.runs, low_watermark, np.unique(settled)))
     except (FileNotFoundError, *UNREADABLE):
-        return Outcomes(np.empty(0, np.int64), [])
+        return Outcomes(np.empty(0, np.int64), [], marked=False)
 
 
 def read_discarded(layout: Layout) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.source.remote import Remote, find_remote, is_address, local_path, mirror
+from pipeline.source.remote import find_remote, is_address, local_path, mirror
 from pipeline.source.segments import DamagedFile, Part, SegmentReading, open_segment, topic_name
 from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format.frame import POSITION, SEQUENCE, STORED, Tail
@@ -98,8 +98,17 @@ class SpoolPlan:
     """Of each part."""
     tail: Tail
     """After the last message."""
+    address: str = ""
+    """Of a spool elsewhere, of which `layout` is a mirror, while plan_spools has not gone on."""
+    begin: int = 0
+    """The first sequence number of the oldest segment, which its name has even if it cannot be read."""
     damaged: list[DamagedSegment] = field(default_factory=list)
     """Segments that will not be read. If all segments are damaged, there is neither `spool` nor part."""
+
+    @property
+    def directory(self) -> str:
+        """The path or the address of the spool."""
+        return self.address or str(self.layout.directory)
 
     @property
     def unreadable(self) -> list[str]:
@@ -144,7 +153,10 @@ def plan_spools(
         yield plan_spool(layout, host, since, skip_read_errors=skip_read_errors)
     found = {spool.address: spool for path in paths if is_address(path) for spool in find_remote(path)}
     for spool in found.values():
-        yield _plan_remote(spool, host, since)
+        with tempfile.TemporaryDirectory(prefix="bruce-") as directory:
+            mirror(spool, Path(directory))
+            plan = plan_spool(Layout(Path(directory)), host, since)
+            yield _moved(plan, spool.address)
 
 
 def list_unreadable(paths: Iterable[str]) -> list[str]:
@@ -152,13 +164,11 @@ def list_unreadable(paths: Iterable[str]) -> list[str]:
     return [place for plan in plan_spools(paths, skip_read_errors=True) for place in plan.unreadable]
 
 
-def _plan_remote(spool: Remote, host: str | None, since: Mapping[str, int] | None) -> SpoolPlan:
-    with tempfile.TemporaryDirectory(prefix="bruce-") as directory:
-        mirror(spool, Path(directory))
-        plan = plan_spool(Layout(Path(directory)), host, since)
-    damaged = [replace(one, file=replace(one.file, directory=spool.address)) for one in plan.damaged]
-    parts = [replace(part, directory=spool.address) for part in plan.parts]
-    return replace(plan, parts=parts, damaged=damaged)
+def _moved(plan: SpoolPlan, address: str) -> SpoolPlan:
+    """The plan of a mirror, whose parts are read from the address."""
+    damaged = [replace(one, file=replace(one.file, directory=address)) for one in plan.damaged]
+    parts = [replace(part, directory=address) for part in plan.parts]
+    return replace(plan, parts=parts, damaged=damaged, address=address)
 
 
 def plan_spool(
@@ -183,7 +193,7 @@ def plan_spool(
     numbers = [one if isinstance(one, _DamagedHeader) else int(one.header["number"]) for one in found]
     damaged = _place_damaged(layout, numbers, host)
     if not segments:
-        return SpoolPlan(layout, "", [], 0, 0, [], frozenset(), [], empty_tail(), damaged)
+        return SpoolPlan(layout, "", [], 0, 0, [], frozenset(), [], empty_tail(), damaged=damaged)
     newest = segments[-1]
     tail = _walk(layout, newest) if newest.end is None else newest.end
     before = [int(segment.header["stored"]) for segment in segments] + [int(tail[STORED])]
@@ -201,7 +211,8 @@ def plan_spool(
         frozenset().union(*([name for name, *_ in s.footer[2]] for s in segments if s.footer)) - {UNLISTED},
         segments,
         tail,
-        damaged,
+        begin=min([runs[0][0], *(first for first, _ in layout.list_segments())]),
+        damaged=damaged,
     )
 
 

@@ -1,8 +1,8 @@
 """Spools at an address: pyarrow.fs reads them, since no file can be opened (s3://, gs://, hdfs://).
 
 The needed parts of a file come into memory, at the same offsets, so that readers of segments see no
-difference: for a plan its header and its footer, for a part its frames. The only other file that is read is
-`identity`, so there are no marks, and without an index the good frames of a live segment count.
+difference: for a plan its header and its footer, for a part its frames. Beside them `identity` is read, and
+the marks and their pending outcomes. Without an index the good frames of a live segment count.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _PIECE_BYTES = 8 << 20
 _EDGE_BYTES = 64 << 10
 """Of a file's beginning, and of its end: a footer is rarely longer."""
 _IDENTITY_BYTES = 1024
+_MOST_MARKS_BYTES = 1 << 30
+"""Some MB are usual."""
 _AT_ONCE = 16
 """Requests: one takes some 50 ms, whatever its size."""
 
@@ -116,13 +118,32 @@ def _is_directory(files: fs.FileSystem, path: str) -> bool:
 def mirror(source: Remote, target: Path) -> None:
     """Make a spool of sparse files in `target`: of sealed segments header and footer, of others all.
 
-    And its identity, if that was copied, too: it has the name of the host.
+    And its identity and its marks, if those were copied, too. Raises BadOption for marks beyond all measure.
     """
     (target / "segments").mkdir(parents=True)
     with suppress(FileNotFoundError), source.files.open_input_file(f"{source.directory}/identity") as file:
         Layout(target).identity.write_bytes(file.read(_IDENTITY_BYTES))
+    _mirror_marks(source, Layout(target))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda name: _mirror(source, name, target / "segments" / name), source.names()))
+
+
+def _mirror_marks(source: Remote, layout: Layout) -> None:
+    for directory in (layout.delivery, layout.outcomes):
+        here = directory.relative_to(layout.directory)
+        selector = fs.FileSelector(f"{source.directory}/{here}", allow_not_found=True)
+        files = [info for info in source.files.get_file_info(selector) if info.type == fs.FileType.File]
+        if sum(info.size for info in files) > _MOST_MARKS_BYTES:
+            raise BadOption(f"{shown(source.address)}/{here} has more than {_MOST_MARKS_BYTES >> 20} MiB")
+        directory.mkdir()
+        for info in files:
+            with suppress(FileNotFoundError), source.files.open_input_file(info.path) as file:
+                _copy(file, directory / info.base_name)
+
+
+def _copy(file: Any, path: Path) -> None:
+    with path.open("wb", buffering=0) as copy:
+        _bring(file, copy.fileno(), [(0, file.size())])
 
 
 def _mirror(source: Remote, name: str, path: Path) -> None:

@@ -24,7 +24,8 @@ Options:
            to a source: then all segments are opened, with a warning on standard error
 
     fromSequence   a number: segments and frames that end before it are not opened. A filter drops the other
-           messages before it. It needs no setting of Spark, and holds for every spool
+           messages before it. It needs no setting of Spark, and holds for every spool; or a JSON object with
+           a number by spool, for those that it names: {"0123...": 4096}
 
     failOnDataLoss   `true` (default): a segment that is removed after it is planned and before it is read
            ends the query; `false`: it is skipped
@@ -53,6 +54,7 @@ from pipeline.source.schema import SCHEMA, UNREAD
 from pipeline.source.segments import DamagedFile, Part
 from pipeline.spark_release import FILTERS, READ_LIMITS, has, version
 
+EVERY = ""
 KNOWN = StructType([*SCHEMA.fields, UNREAD])
 """All columns."""
 
@@ -77,8 +79,7 @@ class BruceSource(DataSource):
                 stacklevel=2,
             )
         kind = PruningReader if prunes else SegmentReader
-        first = _number(self.options, "fromSequence") or 0
-        plan = partial(_plan, **self._spools(schema), first=first)
+        plan = partial(_plan, **self._spools(schema), first=_first(self.options))
         return kind(plan, schema, _mode(self.options), fail_on_loss=_fails_on_loss(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
@@ -159,6 +160,20 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     return None if text is None else int(text)
 
 
+def _first(options: Mapping[str, str]) -> Mapping[str, int]:
+    """`fromSequence`: by spool, and under EVERY for those that it does not name. Raises BadOption."""
+    text = options.get("fromSequence", "0")
+    if text.isdecimal():
+        return {EVERY: int(text)}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(type(one) is int and one >= 0 for one in found.values()):
+        raise BadOption(f"fromSequence = {text[:100]!r} is no number, and no JSON object of numbers by spool")
+    return {EVERY: 0, **found}
+
+
 def _plan(
     filters: Sequence[Any],
     *,
@@ -166,13 +181,16 @@ def _plan(
     host: str | None,
     delivered: bool,
     skip_read_errors: bool,
-    first: int,
+    first: Mapping[str, int],
 ) -> list[Part | DamagedFile]:
     # Here and not above: executors import this module, and do without LMDB.
     from pipeline.source.outcomes import tell_delivered  # noqa: PLC0415
     from pipeline.source.plan import plan_spools  # noqa: PLC0415
     from pipeline.source.pushdown import GreaterThanOrEqual, choose  # noqa: PLC0415
 
-    wanted = [*filters, *([GreaterThanOrEqual(("sequence",), first)] if first else [])]
-    plans = plan_spools(paths, host, skip_read_errors=skip_read_errors)
-    return [part for plan in plans for part in choose(tell_delivered(plan) if delivered else plan, wanted)]
+    parts: list[Part | DamagedFile] = []
+    for plan in plan_spools(paths, host, skip_read_errors=skip_read_errors):
+        begin = first.get(plan.spool, first[EVERY])
+        wanted = [*filters, *([GreaterThanOrEqual(("sequence",), begin)] if begin else [])]
+        parts += choose(tell_delivered(plan) if delivered else plan, wanted)
+    return parts

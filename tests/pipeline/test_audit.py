@@ -23,6 +23,9 @@ FOUND = (
 )
 
 
+_IDS = "spool string, sequence long"
+
+
 @dataclass(frozen=True)
 class Message:
     """One stored message; `number` counts within its case."""
@@ -54,6 +57,10 @@ class Case:
     counts: dict[str, int]
     discarded: list[int] = field(default_factory=list)
     backlog: list[int] = field(default_factory=list)
+    withheld: list[int] = field(default_factory=list)
+    until_ms: int | None = None
+    """The age of what Kafka has dropped of the topic, by time; and by the number of a message."""
+    until: int | None = None
 
 
 def keyed(*numbers: int, key: int = 7) -> list[Message]:
@@ -74,6 +81,16 @@ CASES = {
     "discarded": Case([M, N], [SENT_AS], {"once": 1, "discarded": 1}, discarded=[1]),
     "discarded-and-found": Case([M], [SENT_AS], {"once": 1}, discarded=[0]),
     "backlog": Case([M, N], [SENT_AS], {"once": 1, "backlog": 1}, backlog=[1]),
+    "withheld": Case([M, N], [SENT_AS], {"once": 1, "withheld": 1}, withheld=[1]),
+    "withheld-and-backlog": Case([M, N], [SENT_AS], {"once": 1, "backlog": 1}, withheld=[1], backlog=[1]),
+    "withheld-and-found": Case([M], [SENT_AS], {"once": 1}, withheld=[0]),
+    "expired": Case([M, N], [Record(N, (0, 7))], {"once": 1, "expired": 1}, until_ms=1000),
+    "expired-by-place": Case([M, N], [Record(N, (0, 7))], {"once": 1, "expired": 1}, until_ms=1, until=1),
+    "lost-behind-what-expired": Case(
+        K, [Record(K[1], (0, 7))], {"once": 1, "expired": 1, "lost": 2}, until=1
+    ),
+    "younger-than-what-expired": Case([M], [], {"lost": 1}, until_ms=999),
+    "discarded-of-that-age": Case([M], [], {"discarded": 1}, discarded=[0], until_ms=1000),
     "other-value": Case([M], [Record(replace(M, value=b"w"), (0, 0))], {"once": 1, "altered": 1}),
     "other-key": Case([M], [Record(replace(M, key=b"w"), (0, 0))], {"once": 1, "altered": 1}),
     "other-time": Case([M], [Record(replace(M, timestamp_ms=1001), (0, 0))], {"once": 1, "altered": 1}),
@@ -183,13 +200,19 @@ CASES = {
 @pytest.fixture(scope="module")
 def found(spark: SparkSession) -> dict[str, dict[str, int]]:
     """The counts of each case, all from one audit: each has its topic, and a range of sequence numbers."""
-    from pipeline.audit import COUNTS, match, summarise
+    from pipeline.audit import AGES, COUNTS, PLACES, SPOOLS, Dropped, Told, match, summarise
 
-    stored, records, discarded, backlog = [], [], [], []
+    stored, records, discarded, backlog, withheld = [], [], [], [], []
+    ages, places = [], []
     for index, (topic, case) in enumerate(CASES.items()):
         base = 100 * index
         discarded += [(SPOOL, base + number) for number in case.discarded]
         backlog += [(SPOOL, base + number) for number in case.backlog]
+        withheld += [(SPOOL, base + number) for number in case.withheld]
+        if case.until_ms is not None:
+            ages.append((topic, case.until_ms))
+        if case.until is not None:
+            places.append((topic, SPOOL, base + case.until))
         stored += [
             (SPOOL, base + m.number, topic, m.partition_key, m.timestamp_ms, m.key, m.value, list(m.headers))
             for m in case.stored
@@ -201,8 +224,9 @@ def found(spark: SparkSession) -> dict[str, dict[str, int]]:
     matched = match(
         spark.createDataFrame(stored, STORED),
         spark.createDataFrame(records, FOUND),
-        discarded=spark.createDataFrame(discarded, "spool string, sequence long"),
-        backlog=spark.createDataFrame(backlog, "spool string, sequence long"),
+        told=Told(*(spark.createDataFrame(rows, _IDS) for rows in (discarded, backlog, withheld))),
+        spools=spark.createDataFrame([(SPOOL, 0, 0, True)], SPOOLS),
+        dropped=Dropped(spark.createDataFrame(ages, AGES), spark.createDataFrame(places, PLACES)),
     )
     counts: dict[str, dict[str, int]] = {}
     for row in summarise(matched).collect():
@@ -226,10 +250,20 @@ def test_nothing_else_is_found(found: dict[str, dict[str, int]]) -> None:
 
 
 def test_without_outcomes(spark: SparkSession) -> None:
-    """When the daemon says nothing of a message that is not in Kafka, it is lost."""
-    from pipeline.audit import match
+    """When the daemon says nothing of a message that is not in Kafka, it is lost, however old.
+
+    A record of a number that the spool's segments hold is of a message that they do not give.
+    """
+    from pipeline.audit import AGES, PLACES, SPOOLS, Dropped, match
 
     stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v", [])], STORED)
+    records = spark.createDataFrame(
+        [("t", 0, 0, 1, None, b"v", [], SPOOL, number) for number in (4, 8)], FOUND
+    )
+    spools = spark.createDataFrame([(SPOOL, 4, 8, False)], SPOOLS)
+    dropped = Dropped(spark.createDataFrame([("t", 9)], AGES), spark.createDataFrame([], PLACES))
+    found = match(stored, records, spools=spools, dropped=dropped).collect()
+    assert {row.sequence: row.outcome for row in found} == {4: "unreadable", 5: "lost", 8: None}
     matched = match(stored, spark.createDataFrame([], FOUND)).collect()
     assert [(row.sequence, row.spool, row.topic, row.outcome) for row in matched] == [(5, SPOOL, "t", "lost")]
 
@@ -240,7 +274,7 @@ def test_what_is_alike_is_counted(spark: SparkSession) -> None:
     Three alike, one of them discarded, and two records: none is lost. Two alike and five records: both are
     duplicated. A record that no message is like is foreign.
     """
-    from pipeline.audit import match, stamp
+    from pipeline.audit import Told, match, stamp
 
     topics = ["three", "three", "three", "two", "two", "one"]
     stored = spark.createDataFrame(
@@ -250,9 +284,9 @@ def test_what_is_alike_is_counted(spark: SparkSession) -> None:
     records = spark.createDataFrame(
         [(topic, 0, i, 1, None, b"v", None, None, None) for i, topic in enumerate(found)], FOUND
     )
-    told = {"discarded": spark.createDataFrame([(SPOOL, 0)], "spool string, sequence long")}
-    stamped = stamp(stored, records, **told)
-    rows = match(stored, stamped, **told).collect()
+    told = Told(discarded=spark.createDataFrame([(SPOOL, 0)], _IDS))
+    stamped = stamp(stored, records, told=told)
+    rows = match(stored, stamped, told=told).collect()
     outcomes = {row.sequence: row.outcome for row in rows if row.outcome}
     duplicated = "duplicated"
     assert outcomes == {0: "discarded", 1: "once", 2: "once", 3: duplicated, 4: duplicated, 5: "lost"}

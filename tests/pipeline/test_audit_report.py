@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 from pyarrow import parquet
+from pyspark.sql import Row
 
 from dispatch.embedded import EmbeddedKafka
 from pipeline.audit import COUNTS
-from pipeline.audit_report import Report, SpoolReport
+from pipeline.audit_report import Report, SpoolReport, bound_expired
 from spool.format.wire import encode
 from spool.index.segment_list import SegmentList
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
+from tests.pipeline.object_store import object_store
 from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
@@ -64,7 +66,9 @@ def test_a_fault_is_not_sound(fault: str) -> None:
     assert not make(**{fault: 1}).sound
 
 
-@pytest.mark.parametrize("finding", ["duplicated", "discarded", "backlog", "reordered", "foreign"])
+@pytest.mark.parametrize(
+    "finding", ["duplicated", "discarded", "backlog", "withheld", "expired", "reordered", "foreign"]
+)
 def test_a_finding_is_no_fault(finding: str) -> None:
     """Effects that at-least-once delivery allows, or the daemon accounts for, do not."""
     assert make(**{finding: 1}).sound
@@ -86,6 +90,16 @@ def test_what_was_not_read_is_not_sound() -> None:
     report = replace(make(stored=10, once=10), unread=["/spool/segments/1.seg: Input/output error"])
     assert not report.sound
     assert "the disk gives an error for /spool/segments/1.seg: Input/output error" in report.sentence()
+
+
+def test_no_more_are_expired_than_kafka_dropped() -> None:
+    """Those beyond are lost, of the rows with the latest messages; a topic that dropped none has none."""
+    rows = [
+        Row(topic=topic, spool="ab", expired=expired, lost=0, last_expired=last)
+        for topic, expired, last in (("a", 5, 50), ("a", 5, 90), ("a", 0, None), ("b", 2, 3), ("c", 1, 1))
+    ]
+    found = bound_expired(rows, {"a": 7, "b": 2})
+    assert [(row["expired"], row["lost"]) for row in found] == [(5, 0), (2, 3), (0, 0), (2, 0), (0, 1)]
 
 
 TOPICS = ["clicks", "views"]
@@ -154,6 +168,8 @@ def test_planted_faults_are_found(spark: SparkSession, kafka: EmbeddedKafka, spo
         "duplicated": 5,
         "discarded": 0,
         "backlog": 0,
+        "withheld": 0,
+        "expired": 0,
         "lost": 7,
         "altered": 1,
         "reordered": 4,  # and 500, which went out last
@@ -197,6 +213,31 @@ def test_what_the_daemon_noted_is_not_lost(
         "backlog": 99,
         "lost": 1,
     }
+
+
+@pytest.mark.spark
+def test_a_spool_at_an_address(spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """It is audited by its marks, like one that is here; the report shows no password."""
+    from pipeline.audit_report import run_audit
+
+    place = tmp_path / "bucket/host"
+    place.mkdir(parents=True)
+    spool = SpoolFixture(place)
+    delivery = Delivery(spool, kafka, 200)
+    delivery.send(*range(97), 98, 120)
+    spool.stop()
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
+    marks.commit(Changes(low_watermark=100, discarded=[Discard(np.array([97]), 15, b"views", 1)]))
+    marks.close()
+    with object_store(tmp_path) as (query, _):
+        paths = [f"s3://me:secret@bucket/*/spool?{query}"]
+        report = run_audit(spark, paths, {"bootstrap.servers": kafka.bootstrap_servers})
+    found = {name: count for name, count in report.total.items() if count}
+    assert found == {"stored": 200, "once": 99, "discarded": 1, "backlog": 99, "lost": 1}
+    assert report.spools[0].directory == "s3://bucket/host/spool"
+    assert report.explanations() == [
+        "discarded: the daemon gave them up, and said why: see `brucectl discards`"
+    ]
 
 
 @pytest.mark.spark

@@ -31,7 +31,7 @@ def test_each_is_raised_with_a_sentence() -> None:
 
 @pytest.mark.parametrize("code", CODES)
 def test_the_exit_code_says_what_was_wrong(code: int) -> None:
-    """2 for the request and the installation, 3 for an owner that does not answer, 4 for an unfinished job."""
+    """2 for the request and the installation, 3 for an owner that does not answer, 4 for a job that fails."""
     assert [name for name in real_tree(errors) if exit_code(getattr(errors, name)("x")) == code] == CODES[
         code
     ]

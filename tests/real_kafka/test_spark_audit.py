@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from spool.format.wire import encode_message
+from spool.format.wire import encode, encode_message
+from spool.index.segment_list import SegmentList
+from spool.marks.discarded import Changes
+from spool.marks.marks import Marks
 from tests.daemon import ROOT
 from tests.router.outlet import NOW_MS
 from tests.spool.fixture import SpoolFixture
@@ -89,11 +92,60 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
     events = tmp_path / "events"
     events.mkdir()
     report = audit(kafka3.bootstrap, spool, source, events)
-    wanted = dict.fromkeys(("discarded", "backlog", "foreign", "unreadable"), 0)
+    wanted = dict.fromkeys(("discarded", "backlog", "withheld", "expired", "foreign", "unreadable"), 0)
     wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5, "altered": 2}
     assert report["total"] == {**wanted, "reordered": 3}
     assert report["read_by"] == source
     assert sources(events) == {SCANS[source]}
+
+
+def test_what_kafka_does_is_no_loss(kafka3: KafkaCluster, tmp_path: Path) -> None:
+    """Records that Kafka deleted, and those behind somebody's open transaction: seven others are lost.
+
+    When the transaction is over and the seven are there, the audit finds nothing, and exits 0.
+    """
+    topic = f"bruce-{uuid.uuid4().hex}"
+    servers = {"bootstrap.servers": kafka3.bootstrap}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic(topic, 2, 3)])[topic].result(60)
+    spool = SpoolFixture(tmp_path)
+    for first in range(0, 600, 20):
+        spool.append(
+            [encode(topic.encode(), b"%d" % i, timestamp=NOW_MS + i) for i in range(first, first + 20)]
+        )
+    spool.step()
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
+    marks.commit(Changes(low_watermark=600))
+    marks.close()
+    spool.crash()
+
+    def send(*numbers: int) -> None:
+        sending = Producer({**servers, "linger.ms": 5})
+        for i in numbers:
+            stamp = ("bruce-id", spool.identity.spool + i.to_bytes(8, "big"))
+            sending.produce(topic, b"%d" % i, None, i % 2, timestamp=NOW_MS + i, headers=[stamp])
+        assert sending.flush(60) == 0
+
+    lost = range(301, 315, 2)
+    send(*(i for i in range(400) if i not in lost))
+    other = Producer({**servers, "transactional.id": topic, "transaction.timeout.ms": 600_000})
+    other.init_transactions(60)
+    other.begin_transaction()
+    other.produce(topic, b"no message", partition=0)
+    other.flush(60)
+    send(*range(400, 600))
+    # Of partition 0 the 100 even numbers below 200.
+    place = TopicPartition(topic, 0, 100)
+    admin.delete_records([place])[place].result(60)
+    wanted = dict.fromkeys(
+        ("duplicated", "discarded", "backlog", "altered", "reordered", "foreign", "unreadable"), 0
+    )
+    found = audit(kafka3.bootstrap, spool, "bruce-kafka")["total"]
+    assert found == {**wanted, "stored": 600, "once": 393, "expired": 100, "withheld": 100, "lost": 7}
+    other.abort_transaction(60)
+    send(*lost)
+    found = audit(kafka3.bootstrap, spool, "bruce-kafka", code=0)["total"]
+    assert found == {**wanted, "stored": 600, "once": 500, "expired": 100, "withheld": 0, "lost": 0}
 
 
 def changed(number: int) -> Pairs:
@@ -146,22 +198,28 @@ def sources(events: Path) -> set[str]:
     return {scan for scan in SCANS.values() if any(scan in plan for plan in plans)}
 
 
-def audit(bootstrap: str, spool: SpoolFixture, source: str, events: Path) -> dict[str, Any]:
-    """The report of `brucectl spark audit`, which exits 1; for `kafka` the session has the connector."""
+def audit(
+    bootstrap: str, spool: SpoolFixture, source: str, events: Path | None = None, code: int = 1
+) -> dict[str, Any]:
+    """The report of `brucectl spark audit`, which exits with `code`; for `kafka` it has the connector."""
     brucectl = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
     command = ["spark", "audit", str(spool.options.directory), "--bootstrap-servers", bootstrap, "--json"]
     jars = ",".join(map(str, CONNECTOR.directory.glob("*.jar")))
     conf = ["--conf", f"spark.jars={jars}"] if source == "kafka" else []
-    told = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": events.as_uri(),
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.rolling.enabled": "false",
-    }
+    told = (
+        {}
+        if events is None
+        else {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+        }
+    )
     conf += [word for name, value in told.items() for word in ("--conf", f"{name}={value}")]
     done = subprocess.run(
         [*brucectl, *command, *conf], cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

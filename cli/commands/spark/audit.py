@@ -63,9 +63,10 @@ def audit(
     """Count what became of every message in a spool: compare it with what is in Kafka, one by one.
 
     Each message is delivered once, duplicated, discarded (the daemon said why), backlog (not delivered
-    yet), or lost. Of those in Kafka it tells which are altered, and which came behind a later one with the
-    same partition key. Foreign records are in Kafka only. Exits 1 when anything is lost or altered, or
-    cannot be read in the spool. Needs Java 17.
+    yet), withheld (in Kafka, behind a transaction that is open), expired (delivered, and Kafka has dropped
+    records of its age since), or lost. Of those in Kafka it tells which are altered, and which came behind a
+    later one with the same partition key. Foreign records are in Kafka only. Exits 1 when anything is lost or
+    altered, or cannot be read in the spool; an audit that cannot be finished exits 4. Needs Java 17.
 
     Unreadable messages are those that damage or EIO hides: where Kafka has them, they count by topic. On a
     terminal a second table has each message in one row, and their sum.
@@ -105,6 +106,8 @@ def audit(
             typer.echo()
             show_rows(("each message once", "messages"), report.rows())
             typer.echo()
+        for line in report.explanations():
+            typer.echo(line)
         typer.echo(report.sentence())
     raise typer.Exit(FINE if report.sound else FOUND)
 

@@ -13,7 +13,7 @@ from dispatch.consumer import open_consumer
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Unreachable
 from pipeline.kafka import source
-from pipeline.kafka.reader import Range, count_dropped, plan_ranges
+from pipeline.kafka.reader import Range, plan_ranges
 from pipeline.kafka.source import read_range
 from pipeline.source.schema import KAFKA_SCHEMA, to_arrow_schema
 from tests.dispatch.fixture import produce_bytes
@@ -120,17 +120,6 @@ def test_a_range_ends_with_the_partition(kafka: EmbeddedKafka) -> None:
     consumer = open_consumer(properties(kafka))
     assert sum(map(len, read_range(consumer, Range("t", 0, 0, 7)))) == 5
     consumer.close()
-
-
-def test_what_kafka_dropped_is_counted(kafka: EmbeddedKafka) -> None:
-    """Offsets below the first that a partition still has are counted by topic; a whole topic has none."""
-    producer = Producer(properties(kafka))
-    for _ in range(60):
-        producer.produce("t", bytes(100_000), partition=1)
-        producer.flush(30)
-    dropped = count_dropped(properties(kafka), ["t", "empty", "absent"])
-    assert dropped.keys() == {"t"}
-    assert dropped["t"] + sum(r.end - r.start for r in plan_ranges(properties(kafka), ["t"])) == 60
 
 
 def test_nobody_answers() -> None:
