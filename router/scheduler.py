@@ -360,9 +360,10 @@ class Scheduler:
         """Batches of the live path; whether more may be read at once."""
         calm = self._capacity.calm()
         may_read = calm is not None or self._may_read(None)
-        if not may_read and self._behind(committed) > self._behind_bytes:
+        waits = not may_read and not self._pool.closed
+        if waits and self._behind(committed) > self._behind_bytes:
             self._set_aside()
-        looks_ahead = not may_read and bool(self._aside) and self._moving()
+        looks_ahead = waits and bool(self._aside) and self._moving()
         self.has_room = may_read or looks_ahead
         for _ in range(LOOK_AHEAD_BATCHES if looks_ahead else 1):
             if not (may_read or looks_ahead) or not self._read_on(calm):

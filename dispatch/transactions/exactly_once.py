@@ -43,6 +43,7 @@ from dispatch.errors import Code
 from dispatch.options import DispatchOptions
 from dispatch.pool import NO_OUTCOMES, HandedOver, Outcomes, Pool
 from dispatch.records import Letters, produce
+from dispatch.tables import NOT_HELD
 from dispatch.timing import COMMIT_S, DOWN_S, KEEP_S, LEAVE_MOST_S, LEAVE_S, STILL_S
 from dispatch.transactions.closing import Closing
 from dispatch.transactions.progress import (
@@ -206,10 +207,20 @@ class ExactlyOnce(Pool):
                 self.brokers.back_off(broker, until)
 
     def send(self, batch: Batch, flat: npt.NDArray[np.int32], *, catching_up: bool = False) -> HandedOver:
-        """Hand over what may go now, in a transaction that is open or begun for it."""
+        """Hand over what may go now, in a transaction that is open or begun for it.
+
+        Nothing while there is none: one that ends has its record already, and a message that is added would
+        be in Kafka without being known to be.
+        """
         if self.phase is Phase.READY and (flat >= 0).any():
             self._open()
-        return super().send(batch, flat, catching_up=catching_up)
+        if self.phase is Phase.OPEN:
+            return super().send(batch, flat, catching_up=catching_up)
+        wanted = np.flatnonzero(flat >= 0)
+        # A partition that is held goes on from where it is.
+        bare = wanted[self.partitions.held_from_of(flat[wanted]) == NOT_HELD]
+        self.partitions.hold(flat[bare], batch.sequence[bare])
+        return HandedOver(0, len(wanted), 0, 0)
 
     def post(self, letters: Letters, flats: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Hand over records, in a transaction."""

@@ -335,6 +335,20 @@ def answer_slowly(bench: Bench, messages: int) -> None:
         messages -= taken
 
 
+def test_none_is_set_aside_while_a_transaction_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that is closed has room for no topic: none is in the way, and nothing is read ahead."""
+    flood(bench, b"a", 4)
+    bench.step(20)
+    before = len(bench.pool.offered)
+    monkeypatch.setattr(type(bench.pool), "closed", property(lambda _: True))
+    flood(bench, b"a", 400)
+    bench.step(20)
+    assert (len(bench.pool.offered), bench.pool.partitions.any_held) == (before, False)
+    monkeypatch.undo()
+    bench.settle()
+    assert records(bench)[b"a"] == 4040
+
+
 @pytest.mark.parametrize("key", [None, 1])
 def test_others_are_delivered_beside_a_flood(bench: Bench, key: int | None) -> None:
     """A message behind 4,000 of another topic is in Kafka long before those are."""

@@ -12,6 +12,7 @@ from dispatch import timing
 from dispatch.client import KafkaClient
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
+from dispatch.pool import HandedOver
 from dispatch.transactions.exactly_once import ExactlyOnce, Phase
 from dispatch.transactions.progress import (
     DeadLetterRuns,
@@ -116,11 +117,11 @@ class ExactlyOnceFixture:
         await_true(lambda: TOPIC in self.client.fetch_cluster([TOPIC], 5).topics, 20)
         self.pool.set_cluster(self.client.fetch_cluster([TOPIC], 5))
 
-    def send(self, first: int, count: int, value: bytes = b"v") -> None:
+    def send(self, first: int, count: int, value: bytes = b"v", *, catching_up: bool = False) -> HandedOver:
         """Messages from `first` on, to partition 0."""
         messages = [Message(topic=0, sequence=s, value=value) for s in range(first, first + count)]
         flat = np.full(count, self.pool.partitions.flats[0, 0], np.int32)
-        self.pool.send(build_batch(self.topics, messages), flat)
+        return self.pool.send(build_batch(self.topics, messages), flat, catching_up=catching_up)
 
     def close(self) -> None:
         if self.pool.close():

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+import pytest
+
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import Code
 from dispatch.transactions.exactly_once import Phase
@@ -26,6 +29,26 @@ def test_nothing_is_told_before_the_commit(kafka: EmbeddedKafka) -> None:
     assert set(fixture.told.values()) == {0}
     assert fixture.pool.in_flight() == 0
     assert fixture.book.committed_ones == [10, 11, 12, 13, 14]
+    fixture.close()
+
+
+@pytest.mark.parametrize("catching_up", [False, True])
+def test_a_transaction_that_ends_takes_no_message(kafka: EmbeddedKafka, catching_up: bool) -> None:  # noqa: FBT001
+    """Its record is in it already, and does not name what comes behind: that is held for the next one."""
+    fixture = ExactlyOnceFixture(kafka, Notebook(), **{"linger.ms": "100"})
+    fixture.ready()
+    fixture.send(0, 3)
+    fixture.pool._end(Phase.ENDING)
+    handed = fixture.send(3, 2, catching_up=catching_up)
+    assert (handed.sent, handed.held, fixture.pool.in_flight()) == (0, 2, 3)
+    held, flat = fixture.pool.partitions.rows["held_from"], int(fixture.pool.partitions.flats[0, 0])
+    assert held[flat] == 3
+    # As a catch-up that has come to a later message: what it sent before stays sent.
+    fixture.pool.partitions.hold_at(np.array([flat]), 4)
+    fixture.send(3, 2, catching_up=True)
+    assert held[flat] == 4
+    fixture.until(lambda: len(fixture.told) == 3)
+    assert fixture.book.committed_ones == [0, 1, 2]
     fixture.close()
 
 
