@@ -45,7 +45,7 @@ from pipeline.audit import (
     summarise,
 )
 from pipeline.job import explained
-from pipeline.kafka.ends import Start, find_starts, plan_withheld
+from pipeline.kafka.ends import Start, count_dropped, find_starts, offsets_of, plan_withheld, show_ranges
 from pipeline.kafka.reader import CONNECTOR, OURS, list_topics, read_kafka
 from pipeline.source.outcomes import Outcomes, plan_with_outcomes
 from pipeline.source.plan import SpoolPlan
@@ -217,13 +217,11 @@ def run_audit(
         stored = _seen(everything, spools, unread)
         if not whole:
             stored = stored.where(unread | f.col("topic").isin(*topics))
+        # Before the records: what is committed in between is then in both, and so in Kafka once.
+        withheld = _withheld(session, properties, in_kafka)
         kafka, read_by = read_kafka(session, properties, in_kafka)
         starts = find_starts(properties, in_kafka)
-        told = Told(
-            _discarded(session, outcomes),
-            _backlog(session, outcomes),
-            _withheld(session, properties, in_kafka),
-        )
+        told = Told(_discarded(session, outcomes), _backlog(session, outcomes), withheld)
         if unstamped:
             kafka = stamp(stored, kafka, told=told)
         gone = _dropped(session, starts)
@@ -232,18 +230,10 @@ def run_audit(
         messages = [row for row in rows if row.topic is not None]
         lacking = _name_unread(everything) if len(messages) < len(rows) else []
     # Kafka may have dropped more while it was read.
-    dropped = _count(find_starts(properties, in_kafka))
-    counted_rows = bound_expired(messages, _count(starts))
+    dropped = count_dropped(properties, in_kafka)
+    counted_rows = bound_expired(messages, offsets_of(starts))
     report = _report(plans, counted_rows, dropped, by, whole=whole)
     return replace(report, read_by=read_by, unread=lacking)
-
-
-def _count(starts: Sequence[Start]) -> dict[str, int]:
-    """Offsets that Kafka had and has no more, by topic."""
-    found: Counter[str] = Counter()
-    for one in starts:
-        found[one.topic] += one.dropped
-    return dict(found)
 
 
 def bound_expired(rows: Iterable[Row], dropped: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -318,10 +308,11 @@ def _withheld(
     session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]
 ) -> DataFrame | None:
     """The messages that are in Kafka behind a transaction that is open."""
-    if not topics or not plan_withheld(properties, topics):
+    ranges = plan_withheld(properties, topics)
+    if not ranges:
         return None
-    source = session.read.format(OURS).options(**properties).option("topics", ",".join(topics))
-    found = source.option("withheld", "true").load().where(f.col("bruce_sequence").isNotNull())
+    source = session.read.format(OURS).options(**properties).option("withheld", show_ranges(ranges))
+    found = source.load().where(f.col("bruce_sequence").isNotNull())
     return found.select(f.col("bruce_spool").alias("spool"), f.col("bruce_sequence").alias("sequence"))
 
 

@@ -7,7 +7,9 @@ read what is committed.
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import NamedTuple
@@ -15,6 +17,7 @@ from typing import NamedTuple
 from confluent_kafka import Message, TopicPartition
 
 from dispatch.consumer import Listener, find_id, open_consumer, read_headers
+from pipeline.errors import BadOption
 from pipeline.kafka.reader import RANGE_OFFSETS, TIMEOUT_S, Range, partitions_of, whole_range
 
 _COMMITTED, _UNCOMMITTED = ({"isolation.level": f"read_{kind}"} for kind in ("committed", "uncommitted"))
@@ -42,10 +45,7 @@ class Start(NamedTuple):
 def find_starts(properties: Mapping[str, str], topics: Iterable[str]) -> list[Start]:
     """The partitions of these topics that have dropped records. Raises Unreachable, BadProperty."""
     with closing(open_consumer({**properties, **_FIRST_ONLY, **_UNCOMMITTED})) as consumer:
-        known = partitions_of(consumer, properties)
-        chosen = sorted(known.keys() & set(topics))
-        ranges = [whole_range(consumer, topic, partition) for topic in chosen for partition in known[topic]]
-        begun = [one for one in ranges if one.start]
+        begun = _begun(consumer, properties, topics)
         full = [one for one in begun if one.start < one.end]
         found = [
             Start(one.topic, one.partition, one.start, None, is_empty=True)
@@ -55,6 +55,31 @@ def find_starts(properties: Mapping[str, str], topics: Iterable[str]) -> list[St
         for first in range(0, len(full), _AT_ONCE):
             found += _first_records(consumer, full[first : first + _AT_ONCE])
     return found
+
+
+def count_dropped(properties: Mapping[str, str], topics: Iterable[str]) -> dict[str, int]:
+    """Offsets that Kafka had and has no more, by topic, where there are any.
+
+    Raises Unreachable, BadProperty.
+    """
+    with closing(open_consumer(properties)) as consumer:
+        return offsets_of(_begun(consumer, properties, topics))
+
+
+def offsets_of(starts: Iterable[Start | Range]) -> dict[str, int]:
+    """The offsets that these partitions have dropped, by topic."""
+    found: Counter[str] = Counter()
+    for one in starts:
+        found[one.topic] += one.start if isinstance(one, Range) else one.dropped
+    return dict(found)
+
+
+def _begun(consumer: Listener, properties: Mapping[str, str], topics: Iterable[str]) -> list[Range]:
+    """The partitions that do not begin at offset 0."""
+    known = partitions_of(consumer, properties)
+    chosen = sorted(known.keys() & set(topics))
+    ranges = (whole_range(consumer, topic, partition) for topic in chosen for partition in known[topic])
+    return [one for one in ranges if one.start]
 
 
 def _first_records(consumer: Listener, ranges: list[Range]) -> list[Start]:
@@ -103,6 +128,21 @@ def plan_withheld(properties: Mapping[str, str], topics: Iterable[str] | None = 
         for (topic, partition), end in all_ends.items()
         for at in range(readable.get((topic, partition), end), end, RANGE_OFFSETS)
     ]
+
+
+def show_ranges(ranges: Iterable[Range]) -> str:
+    """Ranges as an option of a source."""
+    return json.dumps([[one.topic, one.partition, one.start, one.end] for one in ranges])
+
+
+def read_ranges(text: str) -> list[Range]:
+    """The ranges of such an option. Raises BadOption."""
+    try:
+        return [
+            Range(str(topic), int(at), int(start), int(end)) for topic, at, start, end in json.loads(text)
+        ]
+    except (ValueError, TypeError):
+        raise BadOption(f"withheld = {text[:100]!r} is no list of [topic, partition, start, end]") from None
 
 
 def uncommitted(properties: Mapping[str, str]) -> dict[str, str]:

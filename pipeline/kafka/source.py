@@ -3,8 +3,8 @@
     spark.read.format("bruce-kafka").option("topics", "clicks,views").option("bootstrap.servers", ...).load()
 
 Options: `topics`, separated by commas (default: all but Kafka's own), and any property of librdkafka. The
-plan of the query takes the offsets; the source commits nothing and joins no group. `withheld` = true: the
-records that a transaction which is open withholds, and no others (pipeline.kafka.ends).
+plan of the query takes the offsets; the source commits nothing and joins no group. `withheld`: the ranges
+that are read instead, committed or not (pipeline.kafka.ends.show_ranges).
 
 With a schema that names fewer columns, it makes no others.
 """
@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from dispatch.consumer import Headers, find_id, open_consumer, read_headers
 from pipeline.errors import JobFailed
 from pipeline.job import freeze_imports
-from pipeline.kafka.ends import plan_withheld, uncommitted
+from pipeline.kafka.ends import read_ranges, uncommitted
 from pipeline.kafka.reader import ID_BYTES, Range, plan_ranges
 from pipeline.kafka.writer import KafkaRowWriter, KafkaWriter
 from pipeline.source.schema import ARROW_HEADERS, KAFKA_SCHEMA, to_arrow_schema
@@ -58,8 +58,8 @@ class KafkaSource(DataSource):
         check_schema(schema, KAFKA_SCHEMA)
         options = dict(self.options)
         topics = options["topics"].split(",") if "topics" in options else None
-        withheld = options.get("withheld", "false") == "true"
-        return RangeReader(self._properties(), topics, schema, withheld=withheld)
+        withheld = read_ranges(options["withheld"]) if "withheld" in options else None
+        return RangeReader(self._properties(), topics, schema, withheld)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:  # noqa: ARG002, FBT001
         """The writer of `pipeline.kafka.writer`; nothing is overwritten."""
@@ -82,14 +82,17 @@ class RangeReader(DataSourceReader):
     """Reads offset ranges into Arrow batches."""
 
     def __init__(
-        self, properties: Mapping[str, str], topics: list[str] | None, schema: StructType, *, withheld: bool
+        self,
+        properties: Mapping[str, str],
+        topics: list[str] | None,
+        schema: StructType,
+        withheld: list[Range] | None,
     ) -> None:
-        self._properties = uncommitted(properties) if withheld else dict(properties)
+        self._properties = dict(properties) if withheld is None else uncommitted(properties)
         self._topics, self._schema, self._withheld = topics, schema, withheld
 
     def partitions(self) -> list[Range]:
-        plan = plan_withheld if self._withheld else plan_ranges
-        return plan(self._properties, self._topics)
+        return plan_ranges(self._properties, self._topics) if self._withheld is None else self._withheld
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Without ranges Spark makes a partition of its own.

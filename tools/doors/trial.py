@@ -8,8 +8,8 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from confluent_kafka import Message
 
 from spool.shared.state import Field
 from tests.daemon import consume
+from tools.benches.filesystem import mounted
 from tools.bruce_process import Bruce
 from tools.doors.clients import Program
 from tools.targets import Target
@@ -27,8 +28,12 @@ KILLS, GAP_S = 5, 0.5
 AWAY_S = 8.0
 """For Kafka, or its answers."""
 CLIENT_S, DRAIN_S = 300.0, 120.0
-ROOM = {
-    "spool": {"max_bytes": 1 << 20, "segment_bytes": 256 << 10},
+DISK_BYTES = 64 << 20
+"""Of a filesystem for the spool alone, which is full for a while."""
+_FILL_BYTES = 1 << 16
+SMALL_SEGMENTS: dict[str, object] = {"segment_bytes": 256 << 10, "min_free_bytes": 0}
+ROOM: dict[str, dict[str, object]] = {
+    "spool": {"max_bytes": 1 << 20, **SMALL_SEGMENTS},
     "ingest": {"max_stream_message_bytes": 64 << 10},
 }
 """Settings of a spool that is full while Kafka is away."""
@@ -48,9 +53,27 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
 
 
+def settings_of(trouble: str) -> dict[str, dict[str, object]]:
+    """The daemon's, by table."""
+    if trouble == "full":
+        return ROOM
+    return {**ROOM, "spool": SMALL_SEGMENTS} if trouble == "disk" else {}
+
+
+@contextmanager
+def spool_disk(place: Path, trouble: str) -> Iterator[None]:
+    """If the trouble asks for it, a filesystem for the spool in `place`/bruce alone. Raises Skipped."""
+    if trouble != "disk":
+        yield
+        return
+    with mounted(place / "image", place / "bruce/spool", DISK_BYTES) as spool:
+        (spool / "lost+found").rmdir()
+        yield
+
+
 def run_trial(program: Program, trouble: str, bruce: Bruce, target: Target, count: int, rate: int) -> Outcome:
     """Run a client against a daemon that has its Kafka input at `bruce.kafka_port`, and judge."""
-    acked = bruce.directory / "acked"
+    acked = bruce.directory.parent / "acked"
     command = [
         *program.command,
         f"127.0.0.1:{bruce.inputs[0]['kafka']}",
@@ -59,7 +82,7 @@ def run_trial(program: Program, trouble: str, bruce: Bruce, target: Target, coun
         str(count),
         str(acked),
     ]
-    with (bruce.directory / "client.log").open("wb") as log:
+    with (bruce.directory.parent / "client.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, str(rate)],
             stdout=log,
@@ -81,7 +104,7 @@ def run_trial(program: Program, trouble: str, bruce: Bruce, target: Target, coun
     (code,) = codes
     found = _read(acked)
     if code:
-        found.faults.append(f"the client ended with {code}: see {bruce.directory}/client.log")
+        found.faults.append(f"the client ended with {code}: see {bruce.directory.parent}/client.log")
     _judge(found, program, trouble, bruce, target, count)
     return found
 
@@ -118,8 +141,10 @@ def _judge(found: Outcome, program: Program, trouble: str, bruce: Bruce, target:
     found.stored = int(status["received"])
     if len(found.acked) != count:
         expect(f"{len(found.acked)} of {count} acknowledged; {found.failed[:_MOST_SHOWN]}")
-    if found.stored != count and trouble != "full":
+    if found.stored != count and trouble not in ("full", "disk"):
         expect(f"{found.stored} of {count} are in the log")
+    if trouble in ("full", "disk") and not status["kafka"]["refused"]:
+        expect("the spool was never full")
     if status["discarded"]:
         expect(f"discarded: {status['discarded']}")
     records = consume(target.bootstrap, TOPIC, PARTITIONS, int(status["delivered"]))
@@ -198,10 +223,21 @@ def _hang_kafka(_bruce: Bruce, target: Target, _stopping: threading.Event) -> No
         target.thaw(broker)
 
 
+def _fill_disk(bruce: Bruce, target: Target, stopping: threading.Event) -> None:
+    """Take every free byte of the spool's filesystem, and stop Kafka: else delivered segments make room."""
+    filler = bruce.spool / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(_FILL_BYTES))
+    _stop_kafka(bruce, target, stopping)
+    filler.unlink()
+
+
 TROUBLES: dict[str, Callable[[Bruce, Target, threading.Event], None]] = {
     "daemon": _kill_daemon,
     "outage": _stop_kafka,
     "hang": _hang_kafka,
     "full": _stop_kafka,
+    "disk": _fill_disk,
 }
 NAMES = ("none", "kafka", "ingest", "keeper", "delivery", *TROUBLES)
