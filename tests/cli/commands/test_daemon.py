@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from cli.status.snapshot import take_snapshot
+from cli.terminal.errors import DEFECT
 from dispatch.embedded import EmbeddedKafka
 from ingest.buffers.staging import SUFFIX
 from spool.format.wire import encode
@@ -383,7 +384,7 @@ def test_a_supervisor_that_fails(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         workers = psutil.Process(bruce.pid).children(recursive=True)
         told.touch()
         bruce.tell(signal.SIGCHLD)
-        assert bruce.await_end() == 1
+        assert bruce.await_end() == DEFECT
         assert list(bruce.runtime.glob(f"*{SUFFIX}"))
         bruce.await_true(lambda: not any(map(alive, workers)))
         bruce.start()
