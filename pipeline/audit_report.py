@@ -263,17 +263,15 @@ def _read(session: SparkSession, plans: Sequence[SpoolPlan], by: Sequence[str]) 
 
 
 def _spools(session: SparkSession, plans: Sequence[SpoolPlan], outcomes: Mapping[str, Outcomes]) -> DataFrame:
-    """A table of SPOOLS: a chain of conditions, one a spool, is more than the JVM takes for some hundred."""
-    rows = [
-        (
-            plan.spool,
-            plan.begin,
-            plan.next_sequence,
-            outcomes[plan.spool].marked if plan.spool in outcomes else False,
-        )
-        for plan in plans
-        if plan.spool
-    ]
+    """A table of SPOOLS: a chain of conditions, one a spool, is more than the JVM takes for some hundred.
+
+    Copies of one spool have one row, or a join would double their messages.
+    """
+    ranges: dict[str, tuple[int, int]] = {}
+    for plan in filter(lambda plan: plan.spool, plans):
+        first, end = ranges.get(plan.spool, (plan.begin, plan.next_sequence))
+        ranges[plan.spool] = min(first, plan.begin), max(end, plan.next_sequence)
+    rows = [(spool, *held, spool in outcomes and outcomes[spool].marked) for spool, held in ranges.items()]
     return session.createDataFrame(rows, SPOOLS)
 
 

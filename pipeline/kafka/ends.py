@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from dispatch.consumer import Listener, find_id, open_consumer, read_headers
 from pipeline.errors import BadOption
@@ -88,6 +88,9 @@ def _first_records(consumer: Listener, ranges: list[Range]) -> list[Start]:
     found, deadline = [], time.monotonic() + TIMEOUT_S
     while waiting and time.monotonic() < deadline:
         for message in consumer.consume(_AT_ONCE, _POLL_S):
+            error = message.error()
+            if error and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  (its public name)
+                continue
             topic, partition = message.topic() or "", message.partition() or 0
             one = waiting.pop((topic, partition), None)
             if one is None:
@@ -95,9 +98,7 @@ def _first_records(consumer: Listener, ranges: list[Range]) -> list[Start]:
             consumer.incremental_unassign([TopicPartition(topic, partition)])
             # At the end of a partition whose offsets hold no record that anybody may read.
             found.append(
-                Start(topic, partition, one.start, None, is_empty=True)
-                if message.error()
-                else _start_of(message, one)
+                Start(topic, partition, one.start, None, is_empty=True) if error else _start_of(message, one)
             )
     consumer.unassign()
     return [*found, *(Start(one.topic, one.partition, one.start, None) for one in waiting.values())]

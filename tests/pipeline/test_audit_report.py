@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -213,6 +214,22 @@ def test_what_the_daemon_noted_is_not_lost(
         "backlog": 99,
         "lost": 1,
     }
+
+
+@pytest.mark.spark
+def test_a_copy_beside_its_spool(
+    spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path
+) -> None:
+    """Each message counts once."""
+    from pipeline.audit_report import run_audit
+
+    Delivery(spool, kafka, 200).send(*range(199))
+    spool.stop()
+    shutil.copytree(spool.options.directory, tmp_path / "copy")
+    paths = [str(spool.options.directory), str(tmp_path / "copy")]
+    report = run_audit(spark, paths, {"bootstrap.servers": kafka.bootstrap_servers})
+    found = {name: count for name, count in report.total.items() if count}
+    assert found == {"stored": 200, "once": 199, "lost": 1}
 
 
 @pytest.mark.spark
