@@ -1,4 +1,4 @@
-"""tools/load in a process of its own: started, stopped, its report taken."""
+"""Senders in processes of their own: started, stopped, their reports taken."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ class LoadFailed(Exception):
     """The load generator itself failed; its output is on standard error."""
 
 
-class RunningLoad:
-    """A load that goes on by itself. As a context manager it ends with the block."""
+class RunningModule:
+    """A module that sends by itself, and reports at its end. As a context manager it ends with the block."""
 
-    def __init__(self, options: LoadOptions) -> None:
-        command = [sys.executable, "-m", "tools.load", *arguments(options)]
+    stop_s = STOP_S
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._module, command = module, [sys.executable, "-m", module, *arguments]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     @property
@@ -36,7 +38,7 @@ class RunningLoad:
         """Wait until everything is sent; the report. Raises LoadFailed, subprocess.TimeoutExpired."""
         said, _ = self._process.communicate(timeout=timeout_s)
         if self._process.returncode:
-            raise LoadFailed(f"tools/load exits {self._process.returncode}")
+            raise LoadFailed(f"{self._module} exits {self._process.returncode}: {said}")
         report: dict[str, Any] = json.loads(said)
         return report
 
@@ -44,7 +46,7 @@ class RunningLoad:
         """End it early: the report of what was sent."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
-        return self.wait(STOP_S)
+        return self.wait(self.stop_s)
 
     def __enter__(self) -> Self:
         return self
@@ -56,6 +58,13 @@ class RunningLoad:
         self._process.wait()
         if self._process.stdout:
             self._process.stdout.close()
+
+
+class RunningLoad(RunningModule):
+    """A load that goes on by itself."""
+
+    def __init__(self, options: LoadOptions) -> None:
+        super().__init__("tools.load", *arguments(options))
 
 
 def arguments(options: LoadOptions) -> list[str]:

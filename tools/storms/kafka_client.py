@@ -11,18 +11,14 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from confluent_kafka import KafkaError, Message, Producer
 
-from tools.bruce_process import ROOT
-from tools.load_process import LoadFailed
+from tools.load_process import RunningModule
 from tools.payload import (
     HEAD,
     LEAST_BYTES,
@@ -126,33 +122,13 @@ class Sending:
             self.acknowledged += 1
 
 
-class RunningClient:
-    """One of them in its process. As a context manager it ends with the block."""
+class RunningClient(RunningModule):
+    """One of them in its process."""
+
+    stop_s = 2 * STOP_S
 
     def __init__(self, client: Client) -> None:
-        command = [sys.executable, "-m", "tools.storms.kafka_client", json.dumps(asdict(client))]
-        self._client = client
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-    def stop(self) -> dict[str, int]:
-        """End it: its sender, and how many messages it sent. Raises LoadFailed."""
-        self._process.send_signal(signal.SIGTERM)
-        said, _ = self._process.communicate(timeout=2 * STOP_S)
-        if self._process.returncode:
-            raise LoadFailed(f"Kafka client {self._client.sender}: not all is acknowledged: {said}")
-        report: dict[str, int] = json.loads(said)
-        return report
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        super().__init__("tools.storms.kafka_client", json.dumps(asdict(client)))
 
 
 def main() -> int:
