@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from dispatch.embedded import EmbeddedKafka
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 COPIES = 3
 FROZEN_MS = 600_000
@@ -113,10 +114,7 @@ class Real:
     def create(self, topics: Mapping[str, int]) -> None:
         """Make topics: {name: partitions}. Returns when they are there."""
         copies = min(COPIES, self.size)
-        wanted = [NewTopic(name, count, copies) for name, count in topics.items()]
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
-        for made in admin.create_topics(wanted, operation_timeout=30).values() if wanted else ():
-            made.result(60)
+        make_topics(self.bootstrap, [NewTopic(name, count, copies) for name, count in topics.items()])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

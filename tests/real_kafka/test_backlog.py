@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from router.timing import OUTAGE_S
@@ -23,6 +22,7 @@ from tests.real_kafka.test_bruce import check_all_there, check_totals
 from tests.real_kafka.test_network import pids
 from tests.router.outlet import anywhere, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
@@ -44,10 +44,7 @@ def topics(kafka1: KafkaCluster) -> list[bytes]:
     """Two new topics, whose records bear the time of the append."""
     names = [f"{name}-{uuid.uuid4().hex}" for name in ("many", "few")]
     config = {"message.timestamp.type": "LogAppendTime"}
-    admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
-    made = admin.create_topics([NewTopic(name, PARTITIONS, config=config) for name in names])
-    for done in made.values():
-        done.result(60)
+    make_topics(kafka1.bootstrap, [NewTopic(name, PARTITIONS, config=config) for name in names])
     return [name.encode() for name in names]
 
 

@@ -23,6 +23,7 @@ from spool.format.wire import encode
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import NOW_MS, check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -44,8 +45,7 @@ def create_as(
     cluster: KafkaCluster, name: str, config: Config | None = None, partitions: int = PARTITIONS
 ) -> None:
     """A topic of this name."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(name, partitions, config=dict(config or {}))])[name].result(60)
+    make_topics(cluster.bootstrap, [NewTopic(name, partitions, config=dict(config or {}))])
 
 
 def message(topic: str, number: int, value: bytes, key: bytes = b"k") -> bytes:

@@ -18,6 +18,7 @@ from status.report import Snapshot
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import NOW_MS, check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -40,9 +41,8 @@ def topic() -> bytes:
 
 def create(cluster: KafkaCluster, topic: bytes) -> None:
     """Make a topic, and wait until it is there."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     name = topic.decode()
-    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(60)
+    make_topics(cluster.bootstrap, [NewTopic(name, PARTITIONS)])
 
 
 def leaders(cluster: KafkaCluster, topic: bytes) -> dict[int, int]:

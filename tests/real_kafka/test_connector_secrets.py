@@ -29,6 +29,7 @@ from tests.pipeline.test_secrets import files, get, output, pages, processes
 from tests.real_kafka.test_spark_audit import CONNECTOR, produce
 from tests.router.outlet import NOW_MS
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 from tools.maven_jars import JarsMissing
 from tools.waiting import wait_until
 
@@ -62,7 +63,7 @@ def topic(kafka_secured: KafkaCluster) -> str:
     """A topic that the user may read."""
     name = f"audited-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": kafka_secured.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(name, 6)])[name].result(60)
+    make_topics(kafka_secured.bootstrap, [NewTopic(name, 6)])
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     user = USER["sasl.username"]
     change = UserScramCredentialUpsertion(user, info, USER["sasl.password"].encode())

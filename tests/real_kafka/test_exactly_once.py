@@ -22,6 +22,7 @@ from tests.daemon import RunningBruce, consume
 from tests.real_kafka.test_bruce import leaders
 from tests.router.outlet import NOW_MS, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -38,9 +39,8 @@ def topic() -> bytes:
 
 def create(cluster: KafkaCluster, topic: bytes) -> None:
     """Make a topic, and wait until it is there."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     name = topic.decode()
-    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(60)
+    make_topics(cluster.bootstrap, [NewTopic(name, PARTITIONS)])
 
 
 def check_once(records: Sequence[Message], sent: int) -> None:

@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.daemon import RunningBruce, consume, free_port
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -40,9 +41,7 @@ def topics(kafka1: KafkaCluster) -> Iterator[list[str]]:
     """The topics of the golden file, empty; gone again afterwards."""
     names = sorted({vector["topic"] for vector in VECTORS})
     admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
-    made = admin.create_topics([NewTopic(name, PARTITIONS, config=ANY_TIME) for name in names])
-    for future in made.values():
-        future.result(60)
+    make_topics(kafka1.bootstrap, [NewTopic(name, PARTITIONS, config=ANY_TIME) for name in names])
     yield names
     for future in admin.delete_topics(names).values():
         future.result(60)

@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import keyed, numbers
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
@@ -39,8 +40,7 @@ def by_key(records: list[Message]) -> dict[int, list[tuple[int, int]]]:
 def test_a_topic_grows_while_messages_wait(kafka1: KafkaCluster, tmp_path: Path, *, restart: bool) -> None:
     """Each message of a key is where the count of its time says, and the count changes once, for all keys."""
     topic = f"bruce-{uuid.uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
-    admin.create_topics([NewTopic(topic, BEFORE)])[topic].result(60)
+    make_topics(kafka1.bootstrap, [NewTopic(topic, BEFORE)])
     with RunningBruce(tmp_path, kafka1.bootstrap) as bruce:
         bruce.send(keyed(600, topic=topic.encode()))
         bruce.await_status(lambda s: s.delivered == 600, PATIENCE_S)

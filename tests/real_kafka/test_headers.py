@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from spool.format.wire import encode, encode_message
@@ -19,6 +18,7 @@ from tests.dispatch.fixture import produce_bytes
 from tests.real_kafka.test_spark_audit import CONNECTOR
 from tests.spool.fixture import SpoolFixture
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 from tools.maven_jars import JarsMissing
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.long]
@@ -42,8 +42,7 @@ def test_both_sources_give_the_same_rows(kafka1: KafkaCluster, tmp_path: Path) -
     except JarsMissing as error:
         pytest.skip(f"no connector: {error}")
     topic, other = f"headers-{uuid.uuid4().hex}", uuid.uuid4().bytes
-    admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(60)
+    make_topics(kafka1.bootstrap, [NewTopic(topic, 1)])
     forged = ("bruce-id", other + bytes(8))
     foreign: list[Pairs] = [
         [("x", b"3"), forged, ("y", None)],

@@ -16,6 +16,7 @@ from tests.daemon import RunningBruce, consume
 from tests.real_kafka.test_bruce import check_totals
 from tests.router.outlet import NOW_MS
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -35,8 +36,7 @@ THEIRS = {"murmur2": "murmur2_random", "crc32": "consistent_random"}
 def places(cluster: KafkaCluster, partitioner: str, partitions: int) -> dict[bytes, int]:
     """Key -> the partition that librdkafka itself puts it into, seen in Kafka."""
     name = f"theirs-{uuid.uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(name, partitions)])[name].result(60)
+    make_topics(cluster.bootstrap, [NewTopic(name, partitions)])
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "partitioner": THEIRS[partitioner]})
     for key in KEYS:
         producer.produce(name, b"", key)
@@ -133,8 +133,7 @@ def test_hashed_keys_keep_place_and_order(kafka1: KafkaCluster, tmp_path: Path) 
     """
     topics = {partitioner: f"{partitioner}-{uuid.uuid4().hex}" for partitioner in THEIRS}
     admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
-    for made in admin.create_topics([NewTopic(name, BEFORE) for name in topics.values()]).values():
-        made.result(60)
+    make_topics(kafka1.bootstrap, [NewTopic(name, BEFORE) for name in topics.values()])
     settings = {f'topics."{name}"': {"partitioner": partitioner} for partitioner, name in topics.items()}
     with RunningBruce(tmp_path, kafka1.bootstrap, settings=settings) as bruce:
         traffic = Traffic(kafka1, bruce, topics.values())

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from spool.format.wire import encode, encode_batch, encode_message
 from tests.daemon import RunningBruce
 from tools.kafka_cluster import KafkaCluster
 from tools.kafka_install import fetch_jars, find_program
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -54,8 +54,7 @@ def text_of(data: bytes | None) -> str | None:
 def test_java_reads_what_was_sent(kafka1: KafkaCluster, tmp_path: Path, mode: str) -> None:
     """One by one and as a batch: key, value, time, partition, and the sender's headers behind `bruce-id`."""
     topic = f"kinds-{mode}"
-    admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(60)
+    make_topics(kafka1.bootstrap, [NewTopic(topic, PARTITIONS)])
     bruce = RunningBruce(tmp_path, kafka1.bootstrap, segment_bytes=4 << 20)
     bruce.configure({"dispatch": {"mode": mode}})
     alone = [encode(topic.encode(), b"plain", key=b"k", timestamp=NOW)]

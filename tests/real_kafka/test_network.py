@@ -6,13 +6,13 @@ import uuid
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.daemon import RunningBruce, consume
 from tests.real_kafka.test_bruce import PARTITIONS, check_all_there, check_totals, create, leaders
 from tests.router.outlet import keyed, numbers
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -82,8 +82,7 @@ def test_one_broker_of_three_is_cut_off(kafka3: KafkaCluster, tmp_path: Path, to
 def test_partitions_without_a_leader(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """The only broker that has them is dead: their messages wait, others do not; then all is delivered."""
     name = topic.decode()
-    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1, config={"min.insync.replicas": "1"})])[name].result(60)
+    make_topics(kafka3.bootstrap, [NewTopic(name, PARTITIONS, 1, config={"min.insync.replicas": "1"})])
     with RunningBruce(tmp_path, kafka3.bootstrap) as bruce:
         sent = bruce.send(keyed(600, topic=topic))
         bruce.await_status(lambda s: s.delivered == sent, PATIENCE_S)

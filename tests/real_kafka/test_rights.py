@@ -23,6 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.daemon import RunningBruce, consume
 from tests.router.outlet import check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
@@ -37,6 +38,7 @@ class Users:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.name = f"bruce-{uuid.uuid4().hex}"
+        self._bootstrap = cluster.bootstrap
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         self.settings = {
             "kafka": {
@@ -75,7 +77,7 @@ class Users:
     def create(self) -> bytes:
         """A topic without any rights yet."""
         name = f"rights-{uuid.uuid4().hex}"
-        self._admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(60)
+        make_topics(self._bootstrap, [NewTopic(name, PARTITIONS)])
         return name.encode()
 
 

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from dispatch.consumer import Wanted, find_records
@@ -18,6 +17,7 @@ from tests.cli.program import run
 from tests.daemon import RunningBruce
 from tests.dispatch.fixture import produce_bytes
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.long]
 
@@ -29,8 +29,7 @@ PARTITIONS = 3
 def topic(kafka1: KafkaCluster) -> str:
     """A new one."""
     name = f"search-{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(TIMEOUT_S)
+    make_topics(kafka1.bootstrap, [NewTopic(name, PARTITIONS)])
     return name
 
 

@@ -25,6 +25,7 @@ from tests.daemon import RunningBruce, consume
 from tests.router.outlet import keyed
 from tools import kafka_certificates
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -48,7 +49,7 @@ def kafka(kafka_secured: KafkaCluster) -> KafkaCluster:
 def topic_for(kafka: KafkaCluster, name: str) -> bytes:
     """A topic that every user may write to, newly made."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(60)
+    make_topics(kafka.bootstrap, [NewTopic(name, PARTITIONS)])
     allow_everybody(admin, name)
     return name.encode()
 

@@ -5,12 +5,12 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.class_archive import check_mapped
 from tools.class_data import kafka_archive
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = pytest.mark.real_kafka
 
@@ -21,8 +21,7 @@ TIMEOUT_S = 60.0
 def create_topic(cluster: KafkaCluster) -> str:
     """A new topic with the cluster's own defaults."""
     name = f"smoke-{uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(name)])[name].result(TIMEOUT_S)
+    make_topics(cluster.bootstrap, [NewTopic(name)])
     return name
 
 

@@ -23,6 +23,7 @@ from tests.daemon import ROOT
 from tests.router.outlet import NOW_MS
 from tests.spool.fixture import SpoolFixture
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 from tools.maven_jars import JarsMissing, MavenJars
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.spark]
@@ -63,8 +64,7 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
     names it.
     """
     topic = f"bruce-{uuid.uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(60)
+    make_topics(kafka3.bootstrap, [NewTopic(topic, PARTITIONS, 3)])
     spool = SpoolFixture(tmp_path)
     for first in range(0, MESSAGES, 20):
         numbers = range(first, first + 20)
@@ -107,7 +107,7 @@ def test_what_kafka_does_is_no_loss(kafka3: KafkaCluster, tmp_path: Path) -> Non
     topic = f"bruce-{uuid.uuid4().hex}"
     servers = {"bootstrap.servers": kafka3.bootstrap}
     admin = AdminClient(servers)
-    admin.create_topics([NewTopic(topic, 2, 3)])[topic].result(60)
+    make_topics(kafka3.bootstrap, [NewTopic(topic, 2, 3)])
     spool = SpoolFixture(tmp_path)
     for first in range(0, 600, 20):
         spool.append(

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.daemon import ROOT, RunningBruce, consume
 from tests.real_kafka.test_exactly_once import EXACTLY_ONCE, check_once, create
 from tests.router.outlet import check_order, keyed, numbers
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.crash]
 
@@ -36,10 +36,9 @@ def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_p
     The audit finds nothing missing, and a daemon that starts on the spool sends none of them again.
     """
     topic = f"bruce-{uuid.uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap})
     # One copy each: no other task can take the messages of the partitions whose broker is frozen.
     wanted = NewTopic(topic, PARTITIONS, 1, config={"min.insync.replicas": "1"})
-    admin.create_topics([wanted])[topic].result(60)
+    make_topics(kafka3.bootstrap, [wanted])
     with RunningBruce(tmp_path, NOWHERE) as bruce:
         for first in range(0, MESSAGES, 1000):
             bruce.send(keyed(1000, topic=topic.encode(), first=first))

@@ -13,7 +13,6 @@ import numpy as np
 import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from spool.layout import Layout
@@ -23,6 +22,7 @@ from tests.real_kafka.test_exactly_once import EXACTLY_ONCE, check_once
 from tests.router.outlet import keyed, numbers
 from tools.fleets.records import read_recorded
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.spark, pytest.mark.long]
@@ -48,8 +48,7 @@ def cluster(kafka1: KafkaCluster, tmp_path: Path) -> Iterator[StandaloneCluster]
 def topic(kafka1: KafkaCluster) -> str:
     """One partition: one task has it all."""
     name = f"speculation-{uuid.uuid4().hex}"
-    admin = AdminClient({"bootstrap.servers": kafka1.bootstrap})
-    admin.create_topics([NewTopic(name, 1)])[name].result(60)
+    make_topics(kafka1.bootstrap, [NewTopic(name, 1)])
     return name
 
 

@@ -39,6 +39,7 @@ from tools.adversaries.samples import Sampler
 from tools.adversaries.villain import BURST, DONE, DUE, HONEST, SEQUENCE, Villain, Words, connect, flood
 from tools.benches.machine import compile_c
 from tools.bruce_process import ROOT, Bruce
+from tools.kafka_topics import make_topics
 from tools.load import LoadOptions
 from tools.load_process import LoadFailed, RunningLoad
 from tools.storms.watcher import adds_up
@@ -165,11 +166,8 @@ class Arena:
                 sender.send(data)
 
     def make_topic(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-        """Make a topic of one copy with settings of its own. Raises KafkaException."""
-        admin = AdminClient({"bootstrap.servers": self.target.bootstrap, "log_level": 4})
-        wanted = NewTopic(topic, partitions, 1, config=dict(settings))
-        for made in admin.create_topics([wanted], operation_timeout=30).values():
-            made.result(60)
+        """Make a topic of one copy with settings of its own. Raises KafkaError."""
+        make_topics(self.target.bootstrap, [NewTopic(topic, partitions, 1, config=dict(settings))])
 
     def count_of(self, topic: str) -> int:
         """Records that Kafka has of a topic."""

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+from confluent_kafka.cimpl import NewTopic
 
 from spool.layout import Layout
 from tools.bruce_process import Bruce
@@ -21,6 +22,7 @@ from tools.fleets.records import open_messages
 from tools.fleets.spools import Sequences, damage, fill, pack
 from tools.fleets.table import Table
 from tools.kafka_cluster import KafkaCluster
+from tools.kafka_topics import make_topics
 from tools.storms.evidence import Evidence
 from tools.verify import counts_of, read_topics
 from tools.waiting import wait_until
@@ -46,7 +48,9 @@ class Fleet:
         """Everything; the summary. Raises JobBroken, TookTooLong, RuntimeError, OSError, KafkaException."""
         self._generate()
         options, cluster = self._options, self._cluster
-        kafka.make_topics(cluster.bootstrap, {**self._topics, options.witness: 1}, options.copies)
+        config = {"min.insync.replicas": str(min(2, options.copies))}
+        topics = {**self._topics, options.witness: 1}.items()
+        make_topics(cluster.bootstrap, [NewTopic(n, c, options.copies, config=config) for n, c in topics])
         with ExitStack() as stack:
             bruces = [stack.enter_context(self._bruce(host)) for host in range(options.spools)]
             sent = self._drain(bruces[LIVE])

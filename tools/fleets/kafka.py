@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
-from confluent_kafka.cimpl import NewTopic
 
-ANSWER_S = 30.0
 LOOK_S = 2.0
 """The timeout for the end of a partition whose broker may be away."""
 Partition = tuple[str, int]
@@ -18,15 +16,6 @@ Partition = tuple[str, int]
 def connect(bootstrap: str) -> AdminClient:
     """A client for requests."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
-
-
-def make_topics(bootstrap: str, topics: Mapping[str, int], copies: int) -> None:
-    """Make topics with this many partitions, each in this many copies. Raises KafkaException."""
-    config = {"min.insync.replicas": str(min(2, copies))}
-    wanted = [NewTopic(name, count, copies, config=config) for name, count in topics.items()]
-    admin = connect(bootstrap)
-    for made in admin.create_topics(wanted, operation_timeout=ANSWER_S).values():
-        made.result(2 * ANSWER_S)
 
 
 def ends(admin: AdminClient, places: Sequence[Partition]) -> dict[Partition, int]:
