@@ -19,6 +19,8 @@ which add up to `stored`. Beside them, of those that are in Kafka:
     altered     topic, key, value, headers or timestamp of a record are not the message's
     reordered   a later message with the same partition key came first (by first appearances, in one
                 partition of the topic)
+    misplaced   a record is in another partition than the message's own, or than the one that its topic's
+                partitioner chooses: then a consumer may see messages of one key out of order
 
 `unreadable` messages are in none of these: they are in Kafka, by their headers, and the segment that should
 hold them does not give them.
@@ -57,7 +59,9 @@ from dispatch.handover import HEADER_NAME, REPLAY_NAME
 OUTCOMES = ("once", "duplicated", "discarded", "backlog", "withheld", "expired", "lost")
 UNREADABLE = "unreadable"
 """The outcome of a message that only Kafka has; it is not among the `stored` ones, which were read."""
-COUNTS = ("stored", *OUTCOMES, "altered", "reordered", "foreign", UNREADABLE)
+FINDINGS = ("altered", "reordered", "misplaced")
+"""Of messages that are in Kafka."""
+COUNTS = ("stored", *OUTCOMES, *FINDINGS, "foreign", UNREADABLE)
 """The columns of `summarise`, beside `spool` (null for foreign records) and `topic`."""
 
 DIMENSIONS = ("partition", "hour", "host")
@@ -109,10 +113,11 @@ def match(
     dropped: Dropped | None = None,
     by: Sequence[str] = (),
 ) -> DataFrame:
-    """The outcome of each message: sequence, spool, topic, outcome, altered, reordered, copies; and `by`.
+    """The outcome of each message: sequence, spool, topic, outcome, the FINDINGS, copies; and `by`.
 
     `spool` has columns of `pipeline.source.schema.SCHEMA` and `kafka` of KAFKA_SCHEMA, those that are used
-    here. `spools`: SPOOLS, a row for each. `outcome` is null for foreign records.
+    here; and the `partition` of `pipeline.delivery.route`, without which none is misplaced.
+    `spools`: SPOOLS, a row for each. `outcome` is null for foreign records.
     `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. `kafka` may have the
     hash `content` instead of key, value and headers: then the result of `stamp`.
     """
@@ -136,12 +141,15 @@ def match(
         "topic",
         _outcome().alias("outcome"),
         _altered().alias("altered"),
+        _misplaced().alias("misplaced"),
         "copies",
         "position",
         _order_group().alias("order_group"),
         *(_DIMENSION[name]().alias(name) for name in by),
     )
-    return judged.select(*ID, "topic", "outcome", "altered", _late().alias("reordered"), "copies", *by)
+    return judged.select(
+        *ID, "topic", "outcome", "altered", _late().alias("reordered"), "misplaced", "copies", *by
+    )
 
 
 def summarise(matched: DataFrame, by: Sequence[str] = ()) -> DataFrame:
@@ -151,8 +159,7 @@ def summarise(matched: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     return matched.groupBy(spool, "topic", *by).agg(
         f.count_if(f.col("outcome").isin(*OUTCOMES)).alias("stored"),
         *counts,
-        f.count_if("altered").alias("altered"),
-        f.count_if("reordered").alias("reordered"),
+        *(f.count_if(name).alias(name) for name in FINDINGS),
         f.sum(f.when(f.col("outcome").isNull(), f.col("copies")).otherwise(0)).alias("foreign"),
         f.count_if(f.col("outcome") == UNREADABLE).alias(UNREADABLE),
         f.max(f.when(f.col("outcome") == "expired", f.col("sequence"))).alias("last_expired"),
@@ -167,6 +174,7 @@ def _stored(spool: DataFrame, by: Sequence[str], ours: Sequence[str]) -> DataFra
         "partition_key",
         _sent_ms().alias("sent_ms"),
         _content(ours).alias("content"),
+        (f.col("partition") if "partition" in spool.columns else f.lit(None).cast("int")).alias("chosen"),
         *(_SEEN[name]().alias(name) for name in by if name in _SEEN),
     )
 
@@ -181,6 +189,7 @@ def _found(kafka: DataFrame) -> DataFrame:
         .alias("spool"),
         f.col("topic").alias("found_topic"),
         _position().alias("position"),
+        (f.col("placed") if "placed" in kafka.columns else _placed()).alias("placed"),
         f.col("timestamp_ms").alias("found_ms"),
         (f.col("content") if "content" in kafka.columns else _content(_STAMPED)).alias("found_content"),
     )
@@ -189,6 +198,12 @@ def _found(kafka: DataFrame) -> DataFrame:
 def _position() -> Column:
     """The partition and offset of a record, as one number."""
     return f.shiftleft(f.col("partition").cast("long"), _OFFSET_BITS).bitwiseOR(f.col("offset"))
+
+
+def _placed() -> Column:
+    """The partition of a record; null for a replay's, which goes by the partition count of its day."""
+    replayed = f.exists("headers", lambda one: one["key"] == REPLAY_NAME.decode())
+    return f.when(~replayed, f.col("partition"))
 
 
 def _sent_ms() -> Column:
@@ -217,6 +232,9 @@ def _gather(by: Sequence[str]) -> list[Column]:
         f.coalesce(f.max("stored_topic"), f.min("found_topic")).alias("topic"),
         f.max("partition_key").alias("partition_key"),
         f.min("position").alias("position"),
+        f.max("chosen").alias("chosen"),
+        f.min("placed").alias("least_placed"),
+        f.max("placed").alias("most_placed"),
         f.max("sent_ms").alias("sent_ms"),
         f.min("found_ms").alias("first_ms"),
         f.max("found_ms").alias("last_ms"),
@@ -284,6 +302,15 @@ def _altered() -> Column:
     return f.col("stored") & (f.col("copies") > 0) & differs
 
 
+def _misplaced() -> Column:
+    """Whether any of the copies is elsewhere: then the least or the most of their partitions is.
+
+    The partition counts that messages were routed by are in the marks.
+    """
+    elsewhere = (f.col("least_placed") != f.col("chosen")) | (f.col("most_placed") != f.col("chosen"))
+    return f.coalesce(f.col("marked") & (f.col("chosen") >= 0) & elsewhere, f.lit(False))
+
+
 def _order_group() -> Column:
     """The group in which a message keeps its order, as a pair: whether there is one, and its hash."""
     ordered = f.col("stored") & f.col("position").isNotNull() & f.col("partition_key").isNotNull()
@@ -316,7 +343,8 @@ def stamp(
     """The records of `kafka` with the stamps (bruce_spool, bruce_sequence) of the messages that they are.
 
     Arguments as for `match`, which takes the result as its `kafka`. A record that is no
-    message has nulls. Columns: topic, partition, offset, timestamp_ms, content, bruce_spool, bruce_sequence.
+    message has nulls. Columns: topic, partition, placed, offset, timestamp_ms, content, bruce_spool,
+    bruce_sequence.
     """
     rows = _messages(spool, told).unionByName(_records(kafka), allowMissingColumns=True)
     alike = Window.partitionBy(*_ALIKE)
@@ -330,7 +358,7 @@ def stamp(
         {f"bruce_{name}": f.max(name).over(same) for name in ID}
     )
     return named.where("is_record").select(
-        "topic", "partition", "offset", "timestamp_ms", "content", "bruce_spool", "bruce_sequence"
+        "topic", "partition", "placed", "offset", "timestamp_ms", "content", "bruce_spool", "bruce_sequence"
     )
 
 
@@ -348,6 +376,7 @@ def _records(kafka: DataFrame) -> DataFrame:
     return kafka.select(
         "topic",
         "partition",
+        _placed().alias("placed"),
         "offset",
         "timestamp_ms",
         f.col("timestamp_ms").alias("sent_ms"),

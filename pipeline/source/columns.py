@@ -252,8 +252,8 @@ def integers(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def number_names(column: pa.Array, topics: Topics) -> npt.NDArray[np.int32]:
-    """The number in `topics` of each row's name."""
-    encoded: Any = column.dictionary_encode()
+    """The number in `topics` of each row's name; a null is the empty name, which no topic has."""
+    encoded: Any = column.fill_null("").dictionary_encode()
     numbers = [topics.add(name.encode()) for name in encoded.dictionary.to_pylist()]
     return np.array(numbers, np.int32)[np.asarray(encoded.indices)]
 

@@ -6,9 +6,9 @@ It consists of the marks, and of the outcome files of jobs that no process has t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ class Outcomes:
     backlog: list[Run]
     marked: bool = True
     """Whether the marks could be read: without them no message is known to be delivered."""
+    partitions: Mapping[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """By topic, how many partitions it had from a sequence number on."""
 
 
 def plan_with_outcomes(paths: Iterable[str]) -> Iterator[tuple[SpoolPlan, Outcomes | None]]:
@@ -56,7 +58,9 @@ def read_outcomes(plan: SpoolPlan) -> Outcomes:
             fresh = pending_outcomes.discarded[pending_outcomes.discarded >= low_watermark]
             discarded = np.union1d(marks.lost()[0], np.setdiff1d(fresh, above, assume_unique=True))
             settled = np.concatenate([above, fresh, pending_outcomes.delivered])
-            return Outcomes(discarded, _pending(plan.runs, low_watermark, np.unique(settled)))
+            counts = {name.decode(errors="backslashreplace"): n for name, n in marks.partitions().items()}
+            backlog = _pending(plan.runs, low_watermark, np.unique(settled))
+            return Outcomes(discarded, backlog, partitions=counts)
     except (FileNotFoundError, *UNREADABLE):
         return Outcomes(np.empty(0, np.int64), [], marked=False)
 

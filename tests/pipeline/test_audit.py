@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 SPOOL, OTHER = "a" * 32, "b" * 32
 STORED = (
     "spool string, sequence long, topic string, partition_key int, timestamp_ms long, "
-    "key binary, value binary, headers array<struct<key:string,value:binary>>"
+    "key binary, value binary, headers array<struct<key:string,value:binary>>, partition int"
 )
 FOUND = (
     "topic string, partition int, offset long, timestamp_ms long, key binary, value binary, "
@@ -36,6 +36,8 @@ class Message:
     key: bytes | None = b"k"
     value: bytes | None = b"v"
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int = -1
+    """Of its partitioner; negative: any."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ H = Message(0, headers=(("a", b"1"), ("b", None), ("a", b"")))
 REPLAY, STAMP = ("bruce-replay", b"1700000000000"), ("bruce-id", bytes(24))
 K = keyed(0, 1, 2, 3)
 SENT_AS = Record(M, (0, 0))
+P = Message(0, partition=1)
 
 CASES = {
     "clean": Case([M, N], [Record(M, (0, 0)), Record(N, (1, 0))], {"once": 2}),
@@ -192,6 +195,17 @@ CASES = {
         ],
         {"once": 1, "foreign": 3},
     ),
+    "misplaced": Case([P], [Record(P, (0, 0))], {"once": 1, "misplaced": 1}),
+    "in-its-partition": Case([P], [Record(P, (1, 0)), Record(P, (1, 5))], {"duplicated": 1}),
+    "copy-in-a-partition-before": Case(
+        [P], [Record(P, (0, 0)), Record(P, (1, 0))], {"duplicated": 1, "misplaced": 1}
+    ),
+    "copy-in-a-partition-behind": Case(
+        [P], [Record(P, (1, 0)), Record(P, (2, 0))], {"duplicated": 1, "misplaced": 1}
+    ),
+    "replayed-elsewhere": Case(
+        [P], [Record(P, (1, 0)), Record(replace(P, headers=(REPLAY,)), (2, 0))], {"duplicated": 1}
+    ),
     "foreign-gone-from-the-spool": Case([], [SENT_AS], {"foreign": 1}),
 }
 """By name, which is also the topic."""
@@ -214,7 +228,10 @@ def found(spark: SparkSession) -> dict[str, dict[str, int]]:
         if case.until is not None:
             places.append((topic, SPOOL, base + case.until))
         stored += [
-            (SPOOL, base + m.number, topic, m.partition_key, m.timestamp_ms, m.key, m.value, list(m.headers))
+            (
+                *(SPOOL, base + m.number, topic, m.partition_key, m.timestamp_ms, m.key, m.value),
+                *(list(m.headers), m.partition),
+            )
             for m in case.stored
         ]
         for r in case.records:
@@ -256,7 +273,7 @@ def test_without_outcomes(spark: SparkSession) -> None:
     """
     from pipeline.audit import AGES, PLACES, SPOOLS, Dropped, match
 
-    stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v", [])], STORED)
+    stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v", [], -1)], STORED)
     records = spark.createDataFrame(
         [("t", 0, 0, 1, None, b"v", [], SPOOL, number) for number in (4, 8)], FOUND
     )
@@ -266,6 +283,18 @@ def test_without_outcomes(spark: SparkSession) -> None:
     assert {row.sequence: row.outcome for row in found} == {4: "unreadable", 5: "lost", 8: None}
     matched = match(stored, spark.createDataFrame([], FOUND)).collect()
     assert [(row.sequence, row.spool, row.topic, row.outcome) for row in matched] == [(5, SPOOL, "t", "lost")]
+
+
+def test_partitions_without_marks(spark: SparkSession) -> None:
+    """The partition counts by which messages were routed are not known: none is called misplaced."""
+    from pipeline.audit import SPOOLS, match
+
+    stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v", [], 1)], STORED)
+    records = spark.createDataFrame([("t", 0, 0, 1, None, b"v", [], SPOOL, 5)], FOUND)
+    for marked in (True, False):
+        spools = spark.createDataFrame([(SPOOL, 5, 6, marked)], SPOOLS)
+        (row,) = match(stored, records, spools=spools).collect()
+        assert (row.outcome, row.misplaced) == ("once", marked)
 
 
 def test_what_is_alike_is_counted(spark: SparkSession) -> None:
@@ -278,7 +307,7 @@ def test_what_is_alike_is_counted(spark: SparkSession) -> None:
 
     topics = ["three", "three", "three", "two", "two", "one"]
     stored = spark.createDataFrame(
-        [(SPOOL, i, topic, None, 1, None, b"v", []) for i, topic in enumerate(topics)], STORED
+        [(SPOOL, i, topic, None, 1, None, b"v", [], -1) for i, topic in enumerate(topics)], STORED
     )
     found = ["three"] * 2 + ["two"] * 5 + ["other"]
     records = spark.createDataFrame(
@@ -299,7 +328,7 @@ def test_headers_tell_what_is_alike(spark: SparkSession) -> None:
 
     own = [[("a", b"")], [("a", None)], [("bruce-id", bytes(24)), ("b", b"1")]]
     stored = spark.createDataFrame(
-        [(SPOOL, i, "t", None, 1, None, b"v", h) for i, h in enumerate(own)], STORED
+        [(SPOOL, i, "t", None, 1, None, b"v", h, -1) for i, h in enumerate(own)], STORED
     )
     sent = [own[1], own[0], [("b", b"1")], [("bruce-replay", b"5"), ("b", b"1")], [("b", b"2")], []]
     records = spark.createDataFrame(

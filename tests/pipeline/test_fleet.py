@@ -52,7 +52,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.mark.spark
 def test_audit(spark: SparkSession, fleet: Fleet) -> None:
     """Each message of each spool is judged."""
-    from pipeline.audit_report import run_audit
+    from pipeline.audit_job import run_audit
 
     with EmbeddedKafka(brokers=1, topics=[("clicks", 2)]) as kafka:
         properties = {"bootstrap.servers": kafka.bootstrap_servers}

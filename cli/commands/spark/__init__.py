@@ -8,7 +8,7 @@ of Kafka.
 `pipeline` once there is a session.
 
     with job_session(master, conf) as session:
-        report = run_audit(session, paths, properties, topics)
+        report = run_audit(session, paths, properties, options)
 """
 
 from __future__ import annotations

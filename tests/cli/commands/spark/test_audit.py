@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
-from tests.pipeline.test_audit_report import Delivery
+from tests.pipeline.test_audit_job import Delivery
 from tests.spool.fixture import SpoolFixture
 
 BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
