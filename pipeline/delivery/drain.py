@@ -9,40 +9,32 @@ the marks. A job that dies leaves these files; the next job, or the daemon, take
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 
 from dispatch.options import DispatchOptions
+from pipeline.delivery.backlog import read_backlog
 from pipeline.delivery.lease import DeliveryLease, delivery_lease
-from pipeline.delivery.route import Routes, Runs, undelivered
+from pipeline.delivery.route import Routes
 from pipeline.delivery.route_plan import (
     announce,
     find_starts,
     note_counts,
     plan_routes,
     read_segments,
-    recover,
     spare_task,
 )
-from pipeline.delivery.sending import Sent, check_mode, count_outcomes, count_stored, read_stored, send, tell
+from pipeline.delivery.sending import Sent, check_mode, count_outcomes, send, tell
 from pipeline.delivery.sink import Delivery
-from pipeline.source.outcomes import read_outcomes
-from pipeline.source.plan import find_spools, plan_spool
-from pipeline.source.schema import UNREAD
+from pipeline.source.plan import find_spools
 from router.outcomes.rejects import discard_file_of
 
 
-def drain(stored: DataFrame, backlog: Mapping[str, Runs], routes: Routes, delivery: Delivery) -> DataFrame:
-    """Deliver the rows of `stored` that are in the backlog (by spool); their outcomes."""
-    return send(undelivered(stored, backlog), routes, delivery)
-
-
 def run_drain(
-    session: SparkSession,
+    start: Callable[[], SparkSession],
     paths: Iterable[str],
     options: DispatchOptions,
     partitioners: Mapping[str, str],
@@ -51,9 +43,10 @@ def run_drain(
 ) -> Sent:
     """Deliver the messages of the spools at these paths (globs, too), and record the outcomes.
 
-    A live daemon goes on taking messages in, and delivers those itself. The job skips ranges that the disk
-    cannot read, leaves them undelivered, and names them. Raises NoSpool, SpoolBusy, NotLent, LeaseLost,
-    Unreachable, BadProperty, BadPartitioner, JobFailed.
+    `start` gives a session; it is not called when there is nothing to deliver. A live daemon goes on taking
+    messages in, and delivers those itself. The job skips ranges that the disk cannot read, leaves them
+    undelivered, and names them. Raises NoSpool, SpoolBusy, NotLent, LeaseLost, Unreachable, BadProperty,
+    BadPartitioner, JobFailed.
     """
     check_mode(options)
     started = time.monotonic()
@@ -62,25 +55,21 @@ def run_drain(
     file = discard_file_of(options)
     with ExitStack() as stack:
         leases = [stack.enter_context(delivery_lease(layout, file=file)) for layout in layouts]
-        backlog = {lease.spool.hex(): open_runs(lease, options) for lease in leases}
-        stored = read_stored(session, layouts, UNREAD)
-        topics, unread = count_stored(undelivered(stored, backlog))
+        backlog = read_backlog(leases, options)
+        if not len(backlog):
+            return tell(0, {}, Routes({}), {}, started, backlog.unread)
+        session = start()
+        topics = backlog.count(session)
         routes = plan_routes(options, list(topics), partitioners, layouts, deadline)
         note_counts(leases, routes, "drain")
         delivery = replace(delivery_from(leases, options, "drain", routes), deadline=deadline)
-        messages = stored.where(f.col(UNREAD.name).isNull())
-        reasons = count_outcomes(drain(messages, backlog, routes, delivery))
+        reasons = count_outcomes(send(backlog.read(session), routes, delivery))
         for lease in leases:
             lease.check()
-    return tell(sum(map(len, backlog.values())), topics, routes, reasons, started, unread)
-
-
-def open_runs(lease: DeliveryLease, options: DispatchOptions) -> Runs:
-    """The undelivered messages of a leased spool. Raises Unreachable, JobFailed."""
-    runs = Runs.of(read_outcomes(plan_spool(lease.layout, skip_read_errors=True)).backlog, lease.end)
-    if options.mode != "exactly_once":
-        return runs
-    return runs.without(recover(options, lease, read_segments(lease.layout)))
+        sent = tell(len(backlog), topics, routes, reasons, started)
+        hidden = sent.left > sum(sent.unknown_messages.values())
+        more = backlog.name_unread(session) if hidden else []
+        return replace(sent, unread=sorted(backlog.unread + more))
 
 
 def delivery_from(

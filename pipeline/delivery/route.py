@@ -60,6 +60,16 @@ class Runs:
     def __len__(self) -> int:
         return int((self.end - self.first).sum())
 
+    def count_below(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """int64[n]: how many numbers of the runs are below each of these."""
+        before = np.append(0, np.cumsum(self.end - self.first))
+        at = np.searchsorted(self.first, sequences, "left")
+        if len(self.first) == 0:
+            return np.zeros(len(sequences), np.int64)
+        # Of the last run that begins below it, the part above.
+        beyond = np.maximum(0, self.end[at - 1] - sequences) * (at > 0)
+        return np.asarray(before[at] - beyond)
+
     def hold(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """bool[n]: which of these numbers are in a run."""
         if len(self.first) == 0:

@@ -39,12 +39,13 @@ from pyspark.sql.types import StructType
 from dispatch.client import NO_LEADER, Cluster, KafkaClient
 from dispatch.errors import Unreachable
 from dispatch.options import DispatchOptions
-from pipeline.delivery.drain import delivery_from, open_runs
+from pipeline.delivery.backlog import open_runs
+from pipeline.delivery.drain import delivery_from
 from pipeline.delivery.lease import DeliveryLease, delivery_lease
 from pipeline.delivery.route import History, Routes, Runs, undelivered
 from pipeline.delivery.route_plan import PATIENCE_S, PAUSE_S, ask, read_histories, write_histories
-from pipeline.delivery.sending import Sent, check_mode, count_outcomes, read_stored, send, tell
-from pipeline.delivery.sink import COLUMNS, Delivery, arrange, deliver
+from pipeline.delivery.sending import DELIVERED, Sent, check_mode, count_outcomes, read_stored, send, tell
+from pipeline.delivery.sink import Delivery, arrange, deliver
 from pipeline.errors import JobFailed
 from pipeline.job import explained
 from pipeline.source.columns import NOWHERE
@@ -87,7 +88,7 @@ def run_stream(
         routing = stack.enter_context(closing(Routing(options, partitioners, leases)))
         batches = Batches(session, leases, options, routing, told)
         checkpoint = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bruce-run-"))).as_uri()
-        schema = StructType([SCHEMA[name] for name in COLUMNS if name != "partition"])
+        schema = StructType([SCHEMA[name] for name in DELIVERED])
         stored = (
             session.readStream.format("bruce")
             .schema(schema)

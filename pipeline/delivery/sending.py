@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from dispatch.options import DispatchOptions
 from pipeline.delivery.route import Routes, route
@@ -19,10 +19,12 @@ from pipeline.delivery.sink import COLUMNS, Delivery, arrange, deliver
 from pipeline.errors import JobFailed
 from pipeline.job import explained
 from pipeline.source.columns import NOWHERE
-from pipeline.source.schema import SCHEMA, UNREAD
+from pipeline.source.schema import SCHEMA
 from spool.format.wire import reason_name
 from spool.layout import Layout
 
+DELIVERED = tuple(name for name in COLUMNS if name != "partition")
+"""The columns of a spool's rows that routing and delivery need."""
 VERSION = 1
 """Of what `brucectl spark drain` and `run` print."""
 
@@ -66,18 +68,10 @@ def send(frame: DataFrame, routes: Routes, delivery: Delivery) -> DataFrame:
     return deliver(arrange(placed, in_transactions=delivery.in_transactions), delivery)
 
 
-def read_stored(session: SparkSession, layouts: Iterable[Layout], *more: StructField) -> DataFrame:
-    """The messages in these spools, with the columns for routing and delivery, and `more`."""
-    schema = StructType([*(SCHEMA[name] for name in COLUMNS if name != "partition"), *more])
+def read_stored(session: SparkSession, layouts: Iterable[Layout]) -> DataFrame:
+    """The messages in these spools, with the columns for routing and delivery."""
+    schema = StructType([SCHEMA[name] for name in DELIVERED])
     return session.read.format("bruce").schema(schema).load([str(layout.directory) for layout in layouts])
-
-
-def count_stored(frame: DataFrame) -> tuple[dict[str, int], list[str]]:
-    """Messages by topic, and the ranges that the disk cannot read (the column UNREAD). Raises JobFailed."""
-    with explained():
-        rows = frame.groupBy("topic", UNREAD.name).agg(_count()).collect()
-    topics = {row.topic: int(row.n) for row in rows if row[UNREAD.name] is None}
-    return topics, sorted(row[UNREAD.name] for row in rows if row[UNREAD.name] is not None)
 
 
 def count_outcomes(told: DataFrame) -> dict[int, int]:
@@ -99,10 +93,6 @@ def _tally(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts.update(dict(zip(reasons.tolist(), numbers.tolist(), strict=True)))
     columns = [pa.array(list(counts), pa.int32()), pa.array(list(counts.values()), pa.int64())]
     yield pa.RecordBatch.from_arrays(columns, names=["reason", "n"])
-
-
-def _count() -> Column:
-    return f.count("*").alias("n")
 
 
 def tell(

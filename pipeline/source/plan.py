@@ -17,6 +17,7 @@ import socket
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -114,6 +115,17 @@ class SpoolPlan:
     def unreadable(self) -> list[str]:
         """The files whose headers are damaged, to be shown."""
         return [one.file.location for one in self.damaged if not one.file.error]
+
+    def narrow(self, firsts: AbstractSet[int]) -> SpoolPlan:
+        """The plan of those segments alone that begin with these sequence numbers."""
+        kept = [at for at, part in enumerate(self.parts) if part.first_sequence in firsts]
+        return replace(
+            self,
+            parts=[self.parts[at] for at in kept],
+            runs=[self.runs[at] for at in kept],
+            segments=[self.segments[at] for at in kept],
+            damaged=[],
+        )
 
     def topics(self) -> set[str]:
         """Every topic in the spool. Segments whose footers do not list all are read, as far as possible."""

@@ -211,6 +211,7 @@ if has(READ_LIMITS):
         def __init__(self, offsets: StreamOffsets, schema: StructType, mode: str, limit: int | None) -> None:
             super().__init__(offsets, schema, mode)
             self._limit = limit
+            self._start: Offset = {}
 
         # The names are Spark's.
 
@@ -220,5 +221,10 @@ if has(READ_LIMITS):
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
             self._offsets.stay()
 
+        def reportLatestOffset(self) -> Offset:  # noqa: N802
+            """The end of what is committed, for the progress of the query: batches may be behind it."""
+            return self._offsets.latest(self._start, None)
+
         def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+            self._start = start
             return self._offsets.latest(start, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)

@@ -27,6 +27,9 @@ Options:
            messages before it. It needs no setting of Spark, and holds for every spool; or a JSON object with
            a number by spool, for those that it names: {"0123...": 4096}
 
+    segments   a JSON object with a list by spool, for those that it names: the first sequence numbers of the
+           segments to open; all others of the spool are passed over
+
     failOnDataLoss   `true` (default): a segment that is removed after it is planned and before it is read
            ends the query; `false`: it is skipped
 
@@ -39,9 +42,8 @@ As a stream (`spark.readStream`, its offsets in `pipeline.source.offsets`) it fo
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -49,12 +51,22 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from pipeline.errors import BadOption, BadSchema
-from pipeline.source.reader import MODES, PruningReader, SegmentReader, WholeStream, skips_read_errors
+from pipeline.source.options import (
+    OF_READER,
+    OF_STREAM,
+    Choice,
+    batch_bytes,
+    check_known,
+    fails_on_loss,
+    mode_of,
+    paths_of,
+    pushes_filters,
+)
+from pipeline.source.reader import PruningReader, SegmentReader, WholeStream, skips_read_errors
 from pipeline.source.schema import SCHEMA, UNREAD
 from pipeline.source.segments import DamagedFile, Part
 from pipeline.spark_release import FILTERS, READ_LIMITS, has, version
 
-EVERY = ""
 KNOWN = StructType([*SCHEMA.fields, UNREAD])
 """All columns."""
 
@@ -71,7 +83,8 @@ class BruceSource(DataSource):
 
     def reader(self, schema: StructType) -> SegmentReader:
         check_schema(schema, KNOWN)
-        prunes = _choice(self.options, "pushFilters", ("false", "true")) == "true"
+        check_known(self.options, OF_READER)
+        prunes = pushes_filters(self.options)
         if prunes and not has(FILTERS):
             warnings.warn(
                 f"pushFilters spares nothing here: PySpark {version()} tells a source of no filter; Spark "
@@ -79,17 +92,18 @@ class BruceSource(DataSource):
                 stacklevel=2,
             )
         kind = PruningReader if prunes else SegmentReader
-        plan = partial(_plan, **self._spools(schema), first=_first(self.options))
-        return kind(plan, schema, _mode(self.options), fail_on_loss=_fails_on_loss(self.options))
+        plan = partial(_plan, **self._spools(schema), choice=Choice.of(self.options))
+        return kind(plan, schema, mode_of(self.options), fail_on_loss=fails_on_loss(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
         """The reader of a stream, as Spark asks for it. Raises BadOption, BadSchema."""
         check_schema(schema, KNOWN)
+        check_known(self.options, OF_STREAM)
         # Here and not above: executors import this module, and do without LMDB.
         from pipeline.source.offsets import StreamOffsets  # noqa: PLC0415
 
-        mode, limit = _mode(self.options), _bytes(self.options)
-        offsets = StreamOffsets(**self._spools(schema), fail_on_loss=_fails_on_loss(self.options))
+        mode, limit = mode_of(self.options), batch_bytes(self.options)
+        offsets = StreamOffsets(**self._spools(schema), fail_on_loss=fails_on_loss(self.options))
         if has(READ_LIMITS):
             # Older releases of PySpark lack its base classes.
             from pipeline.source.reader import LimitedStream  # noqa: PLC0415
@@ -104,10 +118,10 @@ class BruceSource(DataSource):
 
     def _spools(self, schema: StructType) -> dict[str, Any]:
         return {
-            "paths": _paths(dict(self.options)),
+            "paths": paths_of(self.options),
             "host": self.options.get("host"),
             "delivered": "delivered" in schema.names,
-            "skip_read_errors": skips_read_errors(schema, _mode(self.options)),
+            "skip_read_errors": skips_read_errors(schema, mode_of(self.options)),
         }
 
 
@@ -122,58 +136,6 @@ def check_schema(wanted: StructType, known: StructType) -> None:
             raise BadSchema(f"column {field.name!r} is of type {expected}")
 
 
-def _paths(options: dict[str, str]) -> list[str]:
-    """The arguments of `load`: one path, or a list, which Spark hands on as JSON. Raises BadOption."""
-    named = json.loads(options.get("paths", "[]"))
-    paths = [*named, *([options["path"]] if "path" in options else [])]
-    if not paths:
-        raise BadOption("no spool is named: load(PATH), a directory, a glob, an address, or a list of them")
-    return paths
-
-
-def _mode(options: Mapping[str, str]) -> str:
-    return _choice(options, "mode", MODES)
-
-
-def _fails_on_loss(options: Mapping[str, str]) -> bool:
-    return _choice(options, "failOnDataLoss", ("true", "false")) == "true"
-
-
-def _choice(options: Mapping[str, str], name: str, values: Sequence[str]) -> str:
-    """The option as one of these values; the first by default."""
-    text = options.get(name, values[0])
-    if text.lower() not in values:
-        raise BadOption(f"{name} = {text!r} is none of {', '.join(values)}")
-    return text.lower()
-
-
-def _bytes(options: Mapping[str, str]) -> int | None:
-    if (found := _number(options, "maxBytesPerTrigger")) == 0:
-        raise BadOption("maxBytesPerTrigger = '0' is no number of bytes")
-    return found
-
-
-def _number(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name)
-    if text is not None and not text.isdecimal():
-        raise BadOption(f"{name} = {text!r} is no number")
-    return None if text is None else int(text)
-
-
-def _first(options: Mapping[str, str]) -> Mapping[str, int]:
-    """`fromSequence`: by spool, and under EVERY for those that it does not name. Raises BadOption."""
-    text = options.get("fromSequence", "0")
-    if text.isdecimal():
-        return {EVERY: int(text)}
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(type(one) is int and one >= 0 for one in found.values()):
-        raise BadOption(f"fromSequence = {text[:100]!r} is no number, and no JSON object of numbers by spool")
-    return {EVERY: 0, **found}
-
-
 def _plan(
     filters: Sequence[Any],
     *,
@@ -181,7 +143,7 @@ def _plan(
     host: str | None,
     delivered: bool,
     skip_read_errors: bool,
-    first: Mapping[str, int],
+    choice: Choice,
 ) -> list[Part | DamagedFile]:
     # Here and not above: executors import this module, and do without LMDB.
     from pipeline.source.outcomes import tell_delivered  # noqa: PLC0415
@@ -190,7 +152,8 @@ def _plan(
 
     parts: list[Part | DamagedFile] = []
     for plan in plan_spools(paths, host, skip_read_errors=skip_read_errors):
-        begin = first.get(plan.spool, first[EVERY])
+        begin, named = choice.begin(plan.spool), choice.segments.get(plan.spool)
         wanted = [*filters, *([GreaterThanOrEqual(("sequence",), begin)] if begin else [])]
-        parts += choose(tell_delivered(plan) if delivered else plan, wanted)
+        narrow = plan if named is None else plan.narrow(set(named))
+        parts += choose(tell_delivered(narrow) if delivered else narrow, wanted)
     return parts

@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from dispatch.embedded import EmbeddedKafka
+from dispatch.options import DispatchOptions
+from pipeline.source.plan import find_spools
 from spool.format.wire import encode
 from tests.spool.fixture import SpoolFixture
 
@@ -68,6 +70,41 @@ def test_audit(spark: SparkSession, fleet: Fleet) -> None:
     found = {name: count for name, count in report.total.items() if count}
     stored = SPOOLS * EACH
     assert found == {"stored": stored, "once": stored - len(LOST), "lost": len(LOST)}
+
+
+def forget(fleet: Fleet) -> None:
+    """Nothing is delivered."""
+    for layout in find_spools([fleet.glob]):
+        shutil.rmtree(layout.delivery, ignore_errors=True)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_drain(spark: SparkSession, fleet: Fleet) -> None:
+    """All is delivered, and a second time nothing."""
+    from pipeline.delivery.drain import run_drain
+
+    forget(fleet)
+    with EmbeddedKafka(brokers=1, topics=[("clicks", 2)]) as kafka:
+        options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
+        for expected in (SPOOLS * EACH, 0):
+            sent = run_drain(lambda: spark, [fleet.glob], options, {})
+            assert (sent.messages, sent.delivered, sent.left) == (expected, expected, 0)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_run(spark: SparkSession, fleet: Fleet) -> None:
+    """One streaming query delivers what all of them hold."""
+    from pipeline.delivery.run import run_stream
+
+    forget(fleet)
+    delivered: list[int] = []
+    with EmbeddedKafka(brokers=1, topics=[("clicks", 2)]) as kafka:
+        options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
+        told = lambda sent: delivered.append(sent.delivered)  # noqa: E731
+        run_stream(spark, [fleet.glob], options, {}, told, once=True)
+    assert sum(delivered) == SPOOLS * EACH
 
 
 @pytest.mark.long

@@ -197,7 +197,8 @@ def drain(bench: Bench, session: SparkSession, servers: str, count: int, size: i
         fill(bruce, count, size)
         sent: list[Sent] = []
         spent = cost(
-            lambda: sent.append(run_drain(session, [str(bruce.spool)], options, {})), cpu_clock(session)
+            lambda: sent.append(run_drain(lambda: session, [str(bruce.spool)], options, {})),
+            cpu_clock(session),
         )
     assert sent[0].delivered == count, sent
     return spent

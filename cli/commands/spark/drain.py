@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,8 @@ from cli.commands.spark.options import (
 from cli.terminal import errors
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pipeline.delivery.sending import Sent
 
 EXAMPLES = examples(
@@ -69,14 +72,19 @@ def drain(
     """
     from cli.config.config import load_config
     from cli.terminal.output import complain, show_json
+    from pipeline.spark_release import check_requirements
 
     settings = load_config(config)
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
     paths = spool_paths(spools, settings)
-    with job_session(master, conf) as session:
+    check_requirements()
+    with ExitStack() as stack:
         from pipeline.delivery.drain import run_drain
 
-        result = run_drain(session, paths, options, settings.partitioners, timeout_s=timeout)
+        def start() -> SparkSession:
+            return stack.enter_context(job_session(master, conf))
+
+        result = run_drain(start, paths, options, settings.partitioners, timeout_s=timeout)
     if as_json:
         show_json(result.as_json())
     else:

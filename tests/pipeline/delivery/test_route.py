@@ -191,6 +191,8 @@ def test_runs_hold_what_lies_in_them(gaps: list[tuple[int, int]], end: int) -> N
     made = Runs.of(runs, end)
     assert len(made) == len(numbers)
     assert set(np.flatnonzero(made.hold(np.arange(60))).tolist()) == numbers
+    below = made.count_below(np.arange(60)).tolist()
+    assert below == [sum(n < bound for n in numbers) for bound in range(60)]
 
 
 @pytest.mark.spark

@@ -116,7 +116,7 @@ def test_a_drain_finds_what_nobody_wrote_down(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("bruce-progress", encode(book.progress(1, BY, numbers(*range(40, 60)), ())), name)
     assert producer.flush(30) == 0
-    done = run_drain(spark, [str(spool.options.directory)], options, {})
+    done = run_drain(lambda: spark, [str(spool.options.directory)], options, {})
     assert (done.messages, done.delivered, done.left) == (80, 80, 0)
     assert take_totals(spool.layout, list).backlog == 0
     frame = spark.read.format("bruce-kafka").option("bootstrap.servers", kafka.bootstrap_servers)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -66,6 +66,20 @@ def test_available_now_goes_on_where_it_stopped(
         assert written(spark, target) == list(range(total))
     # Without a limit the query in the middle had nothing to do.
     assert batches(target) > 3 if LIMIT else batches(target) == 2
+
+
+@pytest.mark.skipif(not has(READ_LIMITS), reason="an older PySpark does not ask")
+def test_how_far_a_stream_is_behind(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
+    """The progress of each batch has the end of what was committed, which batches approach."""
+    spool.fill(80)
+    spool.step()
+    query: Any = start(spark, spool.layout.directory, tmp_path / "out", now=True)
+    query.awaitTermination()
+    found = [progress["sources"][0] for progress in query.recentProgress]
+    assert len(found) > 3
+    ends = {str(one["latestOffset"]) for one in found}
+    assert ends == {str(found[-1]["endOffset"])}
+    assert str(found[0]["endOffset"]) not in ends
 
 
 @pytest.mark.oldest_spark

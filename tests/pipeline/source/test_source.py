@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -196,6 +197,19 @@ def test_what_lies_before_a_number_is_not_opened(spark: SparkSession, spool: Spo
         load(spark, spool.options.directory, mode="failfast").collect()
     with pytest.raises(Exception, match="fromSequence = 'x' is no number"):
         load(spark, spool.options.directory, fromSequence="x").collect()
+
+
+def test_chosen_segments(spark: SparkSession, spool: SpoolFixture) -> None:
+    """`segments` opens those of a spool that it names: another could not be read without an error."""
+    spool.fill(60)
+    spool.step()
+    firsts = [first for first, _ in spool.layout.list_segments()]
+    flip(spool.layout.segment(*spool.layout.list_segments()[0]), 400)
+    chosen = json.dumps({spool.identity.spool.hex(): [firsts[1]]})
+    rows = load(spark, spool.options.directory, mode="failfast", segments=chosen)
+    assert sequences(rows) == list(range(firsts[1], firsts[2]))
+    with pytest.raises(Exception, match="is damaged"):
+        load(spark, spool.options.directory, mode="failfast", segments=json.dumps({"ab": [0]})).collect()
 
 
 def test_a_frame_may_be_used_again(spark: SparkSession, spool: SpoolFixture) -> None:
