@@ -6,9 +6,10 @@
 
 Read `source` first. Each imports only those before it in this order: source, archive, delivery, kafka, then
 `audit`, `audit_report` (the document that users read), `audit_job`, `stats` and `session` (a Spark session
-that knows our formats). Below all are `errors`, `job` (our code in Spark's Python workers, and the error of a
-failed job as one sentence) and `spark_release` (what the installed Spark can do and needs). The driver plans
-beside the spools and alone opens their index; executors need the bytes of the segments and nothing else.
+that knows our formats; `worker_daemon` forks its workers). Below all are `errors`, `job` (our code in Spark's
+Python workers, and the error of a failed job as one sentence) and `spark_release` (what the installed Spark
+can do and needs). The driver plans beside the spools and alone opens their index; executors need the bytes of
+the segments and nothing else.
 
-    from pipeline.source.source import BruceSource
+    spark.read.format("bruce").load("/var/lib/bruce")
 """

@@ -49,6 +49,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.python.daemon.module": "pipeline.worker_daemon",
     # Every row goes through it, and TCP on loopback makes reading take a third longer.
     "spark.python.unix.domain.socket.enabled": "true",
 }

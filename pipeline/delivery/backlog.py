@@ -36,7 +36,7 @@ _COUNTED = ("spool", "sequence", "topic")
 
 @dataclass(frozen=True)
 class Backlog:
-    """What is to be delivered of some spools."""
+    """The undelivered messages of some spools."""
 
     directories: list[str]
     runs: Mapping[str, Runs]

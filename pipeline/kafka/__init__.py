@@ -5,6 +5,5 @@ also in transactions). `reader` plans on the driver which offsets to read, and r
 the session has it; for users of that connector it makes and reads the header `bruce-id`. `audit` may import
 this folder.
 
-    spark.dataSource.register(KafkaSource)
     spark.read.format("bruce-kafka").option("topics", "clicks").option("bootstrap.servers", ...).load()
 """

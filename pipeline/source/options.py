@@ -13,7 +13,7 @@ _COMMON = ("host", "mode", "failOnDataLoss")
 OF_READER = (*_COMMON, "pushFilters", "fromSequence", "segments")
 OF_STREAM = (*_COMMON, "maxBytesPerTrigger")
 _PLACES = ("path", "paths")
-"""What `load` is given."""
+"""The arguments of `load`."""
 
 
 def check_known(options: Mapping[str, str], known: Sequence[str]) -> None:

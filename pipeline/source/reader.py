@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from pipeline.errors import JobFailed, SegmentGone
 from pipeline.job import freeze_imports
 from pipeline.source.columns import damage_to_arrow, to_arrow
+from pipeline.source.groups import Group, group, parts_of
 from pipeline.source.schema import UNREAD, to_arrow_schema
 from pipeline.source.segments import DamagedFile, Part, SegmentReading
 from pipeline.spark_release import READ_LIMITS, has
@@ -51,16 +52,17 @@ class SegmentReader(DataSourceReader):
         """The state for an executor: without the plan, which needs the spool's index."""
         return {**self.__dict__, "_plan": None, "_filters": []}
 
-    def partitions(self) -> list[Part | DamagedFile]:
+    def partitions(self) -> list[Group]:
         assert self._plan is not None
-        return self._plan(self._filters)
+        return group(self._plan(self._filters))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from read_part(partition, self._schema, self._mode)
-        except SegmentGone:
-            if self._fail_on_loss:
-                raise
+        for part in parts_of(partition):
+            try:
+                yield from read_part(part, self._schema, self._mode)
+            except SegmentGone:
+                if self._fail_on_loss:
+                    raise
         freeze_imports("read")
 
 
@@ -77,7 +79,7 @@ class PruningReader(SegmentReader):
         return filters
 
 
-def read_part(partition: InputPartition, schema: StructType, mode: str) -> Iterator[pa.RecordBatch]:
+def read_part(partition: Part | DamagedFile, schema: StructType, mode: str) -> Iterator[pa.RecordBatch]:
     """The messages of a part, and its damaged ranges according to `mode` (MODES).
 
     A damaged range is a row only if the schema has the column `damaged`: a query without it wants messages.
@@ -87,8 +89,6 @@ def read_part(partition: InputPartition, schema: StructType, mode: str) -> Itera
     arrow = to_arrow_schema(schema)
     if isinstance(partition, DamagedFile):
         yield from _read_nothing(partition, arrow, mode)
-    # Without parts Spark makes one of its own.
-    if not isinstance(partition, Part):
         return
     reading = SegmentReading(partition, skip_read_errors=skips_read_errors(schema, mode))
     try:
@@ -166,11 +166,12 @@ class SpoolStream(DataSourceStreamReader):
     def initialOffset(self) -> Offset:  # noqa: N802
         return {}
 
-    def partitions(self, start: Offset, end: Offset) -> list[Part | DamagedFile]:
-        return self._offsets.parts(start, end)
+    def partitions(self, start: Offset, end: Offset) -> list[Group]:
+        return group(self._offsets.parts(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield from read_part(partition, self._schema, self._mode)
+        for part in parts_of(partition):
+            yield from read_part(part, self._schema, self._mode)
         freeze_imports("read")
 
 
@@ -190,7 +191,7 @@ class WholeStream(SpoolStream):
         self._reached = self._offsets.latest(self._reached or {}, None)
         return self._reached
 
-    def partitions(self, start: Offset, end: Offset) -> list[Part | DamagedFile]:
+    def partitions(self, start: Offset, end: Offset) -> list[Group]:
         if self._reached is None:
             self._reached = end
         self._offsets.demand(end, self._reached)

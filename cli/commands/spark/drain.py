@@ -25,9 +25,8 @@ from cli.commands.spark.options import (
 from cli.terminal import errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pipeline.delivery.sending import Sent
+    from pipeline.session import Session
 
 EXAMPLES = examples(
     "brucectl spark drain /var/lib/bruce",
@@ -81,7 +80,7 @@ def drain(
     with ExitStack() as stack:
         from pipeline.delivery.drain import run_drain
 
-        def start() -> SparkSession:
+        def start() -> Session:
             return stack.enter_context(job_session(master, conf))
 
         result = run_drain(start, paths, options, settings.partitioners, timeout_s=timeout)

@@ -1,4 +1,4 @@
-"""What a drain has to deliver: which segments, and which topics, as far as footers tell."""
+"""A backlog knows its segments, and its topics as far as footers tell."""
 
 from __future__ import annotations
 

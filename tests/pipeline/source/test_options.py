@@ -44,14 +44,14 @@ def test_a_choice() -> None:
 
 @pytest.mark.parametrize("text", ["x", "[1]", '{"ab": -1}', '{"ab": true}', '{"ab": "1"}', "-1"])
 def test_no_sequence(text: str) -> None:
-    """What is no number, nor numbers by spool, is refused."""
+    """A text that is no number, nor numbers by spool, is refused."""
     with pytest.raises(BadOption, match=r"fromSequence = .* is no number"):
         Choice.of({"fromSequence": text})
 
 
 @pytest.mark.parametrize("text", ["x", "[1]", '{"ab": 1}'])
 def test_no_segments(text: str) -> None:
-    """What is no list by spool is refused."""
+    """A text without a list by spool is refused."""
     with pytest.raises(BadOption, match=r"segments = .* is no JSON object of lists"):
         Choice.of({"segments": text})
 

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.spark
 
 
 def test_every_segment_is_read_once(spark: SparkSession, spool: SpoolFixture) -> None:
-    """Sealed segments and the live one together hold each message once; one segment is one partition."""
+    """Sealed segments and the live one together hold each message once; small ones are one partition."""
     sent = spool.fill(60, messages=5)
     spool.step()
     frame = load(spark, spool.options.directory)
     rows = frame.select("sequence", "value").orderBy("sequence").collect()
     assert [row.sequence for row in rows] == list(range(300))
     assert all(bytes(row.value) in datagram for row, datagram in zip(rows, sent, strict=True))
-    assert frame.rdd.getNumPartitions() == len(spool.layout.list_segments()) > 3
+    assert frame.rdd.getNumPartitions() == 1 < len(spool.layout.list_segments())
 
 
 def test_without_an_index_good_frames_count(spark: SparkSession, spool: SpoolFixture) -> None:
@@ -54,7 +54,6 @@ def test_a_segment_that_goes_before_it_is_read(spool: SpoolFixture) -> None:
     """It ends the query, or, where that was asked for, is passed over."""
     from pipeline.errors import SegmentGone
     from pipeline.source.schema import SCHEMA
-    from pipeline.source.segments import Part
     from pipeline.source.source import BruceSource
 
     spool.append([encode(b"t", b"v")] * 3)
@@ -66,7 +65,6 @@ def test_a_segment_that_goes_before_it_is_read(spool: SpoolFixture) -> None:
         for answer in ("true", "false")
     }
     (part,) = readers["true"].partitions()
-    assert isinstance(part, Part)
     for reader in readers.values():
         assert [batch.num_rows for batch in reader.read(part)] == [3]
     spool.layout.segment(*spool.layout.list_segments()[0]).unlink()
