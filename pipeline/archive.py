@@ -12,10 +12,11 @@ A job reads from the end of the newest commit to the committed watermark that it
 may run beside a live daemon, with or without Kafka, and again at any time.
 
 A commit says how far each spool has been archived, which staged files get which names, and which files they
-replace. It is one file, made by a rename: the rename makes the job durable. Then the job removes the old
-files and moves the new ones into place; after a kill, the next process that opens the archive finishes these
-moves. So a job that is started again finds all that it did, or nothing of it, and no message is in the
-archive twice at any moment.
+replace. It is one file, made by a rename: the rename makes the job durable. Then, directory by directory, the
+job removes the old files and moves the new ones into place; after a kill, the next process that opens the
+archive finishes these moves. So a job that is started again finds all that it did, or nothing of it, and no
+message is in the archive twice at any moment. A reader that lists a directory between its old files and its
+new one misses these messages.
 """
 
 from __future__ import annotations
@@ -498,10 +499,14 @@ class ArchiveLog:
         """Apply the newest commit; it may have been applied in part before."""
         done = self.newest
         if done.staging and self._store.list(done.staging):
-            for name in done.replaced:
-                self._store.remove(name)
-            for source, target in done.moves:
-                self._store.move(source, target)
+            old = [(os.path.dirname(name), "", name) for name in done.replaced]
+            new = [(os.path.dirname(target), source, target) for source, target in done.moves]
+            # Directory by directory, old files first: one at a time lacks its merged rows.
+            for _, source, name in sorted(old + new):
+                if source:
+                    self._store.move(source, name)
+                else:
+                    self._store.remove(name)
             self._store.sync([target for _, target in done.moves])
         self._clear()
 

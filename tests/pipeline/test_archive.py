@@ -152,9 +152,21 @@ def test_a_damaged_header_is_named(spark: SparkSession, spool: SpoolFixture, tmp
 
 
 @pytest.mark.long
-def test_small_files_become_few(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
-    """One file a topic and day, the same rows in order; a second compaction finds nothing to do."""
-    from pipeline.archive import run_archive
+def test_small_files_become_few(
+    spark: SparkSession, spool: SpoolFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file a topic and day, the same rows in order; a second compaction finds nothing to do.
+
+    At each moment of the exchange one directory at most is without its files.
+    """
+    from pipeline.archive import Store, run_archive
+
+    empty: list[int] = []
+    remove = Store.remove
+
+    def watch(store: Store, name: str) -> None:
+        remove(store, name)
+        empty.append(sum(not any(day.glob("*.parquet")) for day in target.glob("topic=*/date=*")))
 
     target, paths = tmp_path / "archive", [str(spool.options.directory)]
     for _ in range(3):
@@ -162,7 +174,9 @@ def test_small_files_become_few(spark: SparkSession, spool: SpoolFixture, tmp_pa
         run_archive(spark, paths, str(target))
     before = archived(spark, target)
     assert len(list(target.glob("topic=*/date=*/*.parquet"))) == 6
+    monkeypatch.setattr(Store, "remove", watch)
     assert run_archive(spark, paths, str(target), compact=True).merged == 6
+    assert max(empty) == 1
     assert len(list(target.glob("topic=*/date=*/*.parquet"))) == 2
     assert archived(spark, target) == before
     assert run_archive(spark, paths, str(target), compact=True).merged == 0
@@ -274,7 +288,7 @@ def test_continuous_through_a_kill(spark: SparkSession, tmp_path: Path) -> None:
         assert [row.sequence for row in archived(spark, target)] == list(range(150))
 
 
-OLD, NEW = ["topic=a/date=2026-11-21/old-1", "topic=b/date=2026-11-21/old-2"], "topic=a/date=2026-11-21/new"
+OLD, NEW = ["topic=a/date=2026-11-21/old-1", "topic=a/date=2026-11-21/old-2"], "topic=a/date=2026-11-21/new"
 
 
 class Died(BaseException):
@@ -323,7 +337,7 @@ def test_a_job_happens_whole_or_not_at_all(spark: SparkSession, tmp_path: Path) 
     for steps in range(100):
         directory = tmp_path / str(steps)
         for name in OLD:
-            (directory / name).parent.mkdir(parents=True)
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).touch()
         log = ArchiveLog(Store(spark, str(directory)))
         staging = log.new_staging()
