@@ -69,8 +69,8 @@ DIMENSIONS = ("partition", "hour", "host")
 in Kafka; the hour of reception in UTC, and the spool's host, null for foreign records."""
 
 ID = ("sequence", "spool")
-_OFFSET_BITS = 48
-"""Of a position, which is a partition and an offset in one number."""
+_OFFSETS = 1 << 48
+"""Of a partition, in a position, which is both in one number."""
 _STAMPED = (REPLAY_NAME.decode(),)
 _UNSTAMPED = (*_STAMPED, HEADER_NAME.decode())
 """Names of headers that are not compared: where records have our `bruce-id`, and where it may be lost."""
@@ -154,16 +154,21 @@ def match(
 
 def summarise(matched: DataFrame, by: Sequence[str] = ()) -> DataFrame:
     """The COUNTS of each spool and topic, and of each of `by`; last_expired: the highest number of those."""
-    counts = [f.count_if(f.col("outcome") == name).alias(name) for name in OUTCOMES]
+    counts = [_count_if(f.col("outcome") == name).alias(name) for name in OUTCOMES]
     spool = f.when(f.col("outcome").isNotNull(), f.col("spool")).alias("spool")
     return matched.groupBy(spool, "topic", *by).agg(
-        f.count_if(f.col("outcome").isin(*OUTCOMES)).alias("stored"),
+        _count_if(f.col("outcome").isin(*OUTCOMES)).alias("stored"),
         *counts,
-        *(f.count_if(name).alias(name) for name in FINDINGS),
+        *(_count_if(name).alias(name) for name in FINDINGS),
         f.sum(f.when(f.col("outcome").isNull(), f.col("copies")).otherwise(0)).alias("foreign"),
-        f.count_if(f.col("outcome") == UNREADABLE).alias(UNREADABLE),
+        _count_if(f.col("outcome") == UNREADABLE).alias(UNREADABLE),
         f.max(f.when(f.col("outcome") == "expired", f.col("sequence"))).alias("last_expired"),
     )
+
+
+def _count_if(condition: Column | str) -> Column:
+    """Rows for which it holds; DuckDB's own has a null for none."""
+    return f.coalesce(f.count_if(condition), f.lit(0))
 
 
 def _stored(spool: DataFrame, by: Sequence[str], ours: Sequence[str]) -> DataFrame:
@@ -197,13 +202,13 @@ def _found(kafka: DataFrame) -> DataFrame:
 
 def _position() -> Column:
     """The partition and offset of a record, as one number."""
-    return f.shiftleft(f.col("partition").cast("long"), _OFFSET_BITS).bitwiseOR(f.col("offset"))
+    return f.col("partition").cast("long") * f.lit(_OFFSETS).cast("long") + f.col("offset")
 
 
 def _placed() -> Column:
     """The partition of a record; null for a replay's, which goes by the partition count of its day."""
-    replayed = f.exists("headers", lambda one: one["key"] == REPLAY_NAME.decode())
-    return f.when(~replayed, f.col("partition"))
+    replays = f.size(f.filter("headers", lambda one: one["key"] == REPLAY_NAME.decode()))
+    return f.when(replays <= 0, f.col("partition"))
 
 
 def _sent_ms() -> Column:
@@ -217,9 +222,9 @@ def _content(ours: Sequence[str]) -> Column:
     A null adds nothing to a hash: the lengths tell it from no bytes. Most messages have no headers, and the
     functions that go through them are not compiled: they are left out then.
     """
-    sizes = [f.coalesce(f.length(name), f.lit(-1)) for name in ("key", "value")]
+    sizes = [f.coalesce(f.octet_length(name), f.lit(-1)) for name in ("key", "value")]
     own = f.filter("headers", lambda one: ~one["key"].isin(*ours))
-    lengths = f.transform(own, lambda one: f.coalesce(f.length(one["value"]), f.lit(-1)))
+    lengths = f.transform(own, lambda one: f.coalesce(f.octet_length(one["value"]), f.lit(-1)))
     headers = f.when((f.size("headers") > 0) & (f.size(own) > 0), f.xxhash64(lengths, own))
     return f.xxhash64("topic", *sizes, "key", "value", headers)
 
@@ -248,7 +253,7 @@ def _gather(by: Sequence[str]) -> list[Column]:
 
 
 def _partition() -> Column:
-    return f.shiftright("position", _OFFSET_BITS)
+    return ((f.col("position") - f.col("position") % f.lit(_OFFSETS)) / f.lit(_OFFSETS)).cast("long")
 
 
 # Not columns but what makes them: a column needs a session. The hour is a number until the exchange is over.
@@ -269,7 +274,9 @@ def _looked_up(
     """`rows` with columns of a small table; nulls where it has no row, or there is none."""
     if table is None:
         return rows.withColumns({name: f.lit(None).cast(kind) for name, kind in columns.items()})
-    return rows.join(f.broadcast(table.select(*on, *columns)), on, "left")
+    # Named again: in SQL made of this, a name would be that of the table otherwise.
+    joined = rows.join(f.broadcast(table.select(*on, *columns)), on, "left")
+    return joined.select(*rows.columns, *columns)
 
 
 def _outcome() -> Column:
@@ -317,7 +324,7 @@ def _order_group() -> Column:
     group = f.when(ordered, f.xxhash64("topic", "spool", _partition(), "partition_key"))
     return f.struct(
         f.coalesce(ordered, f.lit(False)).alias("ordered"),
-        group.otherwise(f.pmod("sequence", f.lit(_UNORDERED_GROUPS))).alias("number"),
+        group.otherwise(f.abs("sequence") % f.lit(_UNORDERED_GROUPS)).alias("number"),
     )
 
 
@@ -326,7 +333,7 @@ def _late() -> Column:
     before = (
         Window.partitionBy("order_group.number", "order_group.ordered")
         .orderBy("position")
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
     late = f.col("order_group.ordered") & (f.max("sequence").over(before) > f.col("sequence"))
     return f.coalesce(late, f.lit(False))
