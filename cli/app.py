@@ -66,6 +66,7 @@ control = new_app(
         "status": command("status"),
         "top": command("status", "top", "TOP_EXAMPLES"),
         "trace": command("trace"),
+        "query": command("query"),
         "send": command("send"),
         "drain": command("drain"),
         "replay": command("replay"),

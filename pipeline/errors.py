@@ -1,12 +1,13 @@
-"""The errors of a job on Spark.
+"""The errors of jobs, on Spark and embedded.
 
     PipelineError
       MissingSpark       no pyspark, one that is too old, no Java, or a JVM that does not start
+      MissingEngine      no DuckDB, or no pyarrow
       BadSchema          a column that a source does not have
       BadOption          an option of a source with a value that it cannot have
       NotLent            no lease of delivery: its owner does not answer
       LeaseLost          delivery was taken back from a job that had it
-      BadQuery           SQL that Spark cannot run
+      BadQuery           SQL that is wrong, or is no query
       JobFailed          a job that began and could not finish: a topic was lost on the way
         SegmentGone      a segment was removed while a job read the spool
 
@@ -23,6 +24,10 @@ class PipelineError(Exception):
 
 class MissingSpark(PipelineError):
     """Spark cannot run here."""
+
+
+class MissingEngine(PipelineError):
+    """DuckDB cannot run here."""
 
 
 class BadSchema(PipelineError):
@@ -42,7 +47,7 @@ class LeaseLost(PipelineError):
 
 
 class BadQuery(PipelineError):
-    """SQL that Spark cannot run."""
+    """SQL that is wrong, or is no query."""
 
 
 class JobFailed(PipelineError):

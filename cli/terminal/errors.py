@@ -24,7 +24,15 @@ import signal
 
 from dispatch.errors import BadProperty, DispatchError, NoLibrary, Unreachable
 from ingest.errors import BadAccessRule, BadSocket, IngestError, NoAccounts
-from pipeline.errors import BadOption, BadQuery, JobFailed, MissingSpark, NotLent, PipelineError
+from pipeline.errors import (
+    BadOption,
+    BadQuery,
+    JobFailed,
+    MissingEngine,
+    MissingSpark,
+    NotLent,
+    PipelineError,
+)
 from router import BadPartitioner, RouterError
 from spool.errors import MissingPart, NoSpool, SpoolError
 from status.access import BadAccess, StatusError
@@ -103,6 +111,7 @@ _CODES: dict[type[BaseException], int] = {
     StatusError: FOUND,
     BadAccess: USAGE,
     PipelineError: FOUND,
+    MissingEngine: USAGE,
     MissingSpark: USAGE,
     BadOption: USAGE,
     NotLent: UNREACHABLE,

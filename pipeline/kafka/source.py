@@ -28,7 +28,8 @@ from pipeline.job import freeze_imports
 from pipeline.kafka.ends import read_ranges, uncommitted
 from pipeline.kafka.reader import ID_BYTES, Range, plan_ranges
 from pipeline.kafka.writer import KafkaRowWriter, KafkaWriter
-from pipeline.source.schema import ARROW_HEADERS, KAFKA_SCHEMA, to_arrow_schema
+from pipeline.source.fields import ARROW_HEADERS
+from pipeline.source.schema import KAFKA_SCHEMA, to_arrow_schema
 from pipeline.source.source import check_schema
 from pipeline.spark_release import ARROW_STREAM_WRITERS, has
 

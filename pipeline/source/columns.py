@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import BadSchema
-from pipeline.source.schema import ARROW_HEADERS
+from pipeline.source.fields import ARROW_HEADERS
 from pipeline.source.segments import DamagedFile, Part, Piece, topic_name
 from spool.format.batch import KEYED, LONG, NULL_KEY, NULL_VALUE, NUMBERED, Batch, Topics
 from spool.format.frame import FRAME_AT, FRAME_COUNT, FRAME_FLAGS
@@ -51,7 +51,7 @@ def gather(
     offsets[0] = 0
     for i in range(at.shape[0]):
         copy(target + position, base + at[i], lengths[i])
-        position += lengths[i]
+        position += int(lengths[i])
         offsets[i + 1] = position
 
 
@@ -240,7 +240,7 @@ def join(  # noqa: PLR0913, PLR0917  (a kernel)
     for i in range(len(at)):
         starts[i] = position
         copy(Address(target + position), Address(values + at[i]), lengths[i])
-        position += lengths[i]
+        position += int(lengths[i])
         tail = ends[i + 1] - ends[i]
         copy(Address(target + position), Address(tails + ends[i]), tail)
         position += tail

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.errors import BadOption
-from pipeline.source.reader import MODES
+from pipeline.source.rows import MODES
 
 _COMMON = ("host", "mode", "failOnDataLoss")
 OF_READER = (*_COMMON, "pushFilters", "fromSequence", "segments")

@@ -12,28 +12,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pipeline.errors import JobFailed, SegmentGone
+from pipeline.errors import SegmentGone
 from pipeline.job import freeze_imports
-from pipeline.source.columns import damage_to_arrow, to_arrow
 from pipeline.source.groups import Group, group, parts_of
-from pipeline.source.schema import UNREAD, to_arrow_schema
-from pipeline.source.segments import DamagedFile, Part, SegmentReading
+from pipeline.source.rows import read_part
+from pipeline.source.schema import to_arrow_schema
+from pipeline.source.segments import DamagedFile, Part
 from pipeline.spark_release import READ_LIMITS, has
-from spool.errors import ReadFailed
 
 if TYPE_CHECKING:
     from pipeline.source.offsets import Offset, StreamOffsets
 
-
-PERMISSIVE, DROPMALFORMED, FAILFAST = MODES = ("permissive", "dropmalformed", "failfast")
-"""The modes for damaged frames, named as in Spark's own readers: rows, nothing, an error."""
-
-_UNREAD = "the disk gives an error for {}; see to it, and start the job again"
-
-BATCH_BYTES = 1 << 20
-"""Of a batch handed to Spark, about. The JVM writes it down and then looks at each row of it: a batch that
-fits the cache of one core costs a tenth less. The columns are made of larger chunks, and cut without a
-copy."""
 
 Planner = Callable[[Sequence[Any]], list[Part | DamagedFile]]
 """From filters (pyspark.sql.datasource) to the parts that may hold rows that pass them."""
@@ -57,9 +46,10 @@ class SegmentReader(DataSourceReader):
         return group(self._plan(self._filters))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        schema = to_arrow_schema(self._schema)
         for part in parts_of(partition):
             try:
-                yield from read_part(part, self._schema, self._mode)
+                yield from read_part(part, schema, self._mode)
             except SegmentGone:
                 if self._fail_on_loss:
                     raise
@@ -77,72 +67,6 @@ class PruningReader(SegmentReader):
         """Keep them for the plan. Spark applies all of them, too: here they choose segments, not rows."""
         self._filters = filters
         return filters
-
-
-def read_part(partition: Part | DamagedFile, schema: StructType, mode: str) -> Iterator[pa.RecordBatch]:
-    """The messages of a part, and its damaged ranges according to `mode` (MODES).
-
-    A damaged range is a row only if the schema has the column `damaged`: a query without it wants messages.
-    Raises SegmentGone when the segment is removed, JobFailed with FAILFAST when it is damaged. Raises
-    JobFailed, too, for a range that the disk cannot read, unless `skips_read_errors`: then that is a row.
-    """
-    arrow = to_arrow_schema(schema)
-    if isinstance(partition, DamagedFile):
-        yield from _read_nothing(partition, arrow, mode)
-        return
-    reading = SegmentReading(partition, skip_read_errors=skips_read_errors(schema, mode))
-    try:
-        for piece in reading.pieces():
-            _refuse(reading, mode)
-            yield from _cut(to_arrow(piece, partition, arrow))
-    except ReadFailed as error:
-        raise JobFailed(_UNREAD.format(_named(error))) from error
-    _refuse(reading, mode)
-    if reading.error:
-        yield damage_to_arrow(reading.unread, partition, arrow, _named(reading.error))
-    if mode == PERMISSIVE and reading.damaged and "damaged" in schema.names:
-        yield damage_to_arrow(reading.damaged, partition, arrow)
-
-
-def _read_nothing(file: DamagedFile, schema: pa.Schema, mode: str) -> Iterator[pa.RecordBatch]:
-    """The row, or error, of a segment without a readable header."""
-    whole = [(0, file.bytes)]
-    if file.error:
-        # Only a plan that skips read errors has such a file.
-        yield damage_to_arrow(whole, file, schema, f"{file.location}: {file.error}")
-    elif mode == FAILFAST:
-        raise JobFailed(
-            f"{file.location} has a damaged header, and nothing of it can be read; "
-            "mode = permissive makes a row of it, dropmalformed passes it over"
-        )
-    elif mode == PERMISSIVE and "damaged" in schema.names:
-        yield damage_to_arrow(whole, file, schema)
-
-
-def skips_read_errors(schema: StructType, mode: str) -> bool:
-    """Whether read errors end nothing: a query that names the column UNREAD gets a row for each."""
-    return UNREAD.name in schema.names and mode != FAILFAST
-
-
-def _named(error: ReadFailed) -> str:
-    return f"{error.filename}: {error.strerror}"
-
-
-def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of about BATCH_BYTES, and at least eight rows."""
-    # A multiple of 8: bitmaps are then cut between bytes, and need no copy.
-    count = max(1, BATCH_BYTES * rows.num_rows // max(1, rows.nbytes)) + 7 & ~7
-    for first in range(0, rows.num_rows, count):
-        yield rows.slice(first, count)
-
-
-def _refuse(reading: SegmentReading, mode: str) -> None:
-    if mode == FAILFAST and reading.damaged:
-        (start, end), part = reading.damaged[0], reading.part
-        raise JobFailed(
-            f"segment {part.number} of {part.location} is damaged: {end - start} bytes at offset {start} "
-            "hold no good frame; mode = permissive makes a row of it, dropmalformed passes it over"
-        )
 
 
 class SpoolStream(DataSourceStreamReader):
@@ -170,8 +94,9 @@ class SpoolStream(DataSourceStreamReader):
         return group(self._offsets.parts(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        schema = to_arrow_schema(self._schema)
         for part in parts_of(partition):
-            yield from read_part(part, self._schema, self._mode)
+            yield from read_part(part, schema, self._mode)
         freeze_imports("read")
 
 

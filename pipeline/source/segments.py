@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from pyspark.sql.datasource import InputPartition
 
 from pipeline.errors import JobFailed, SegmentGone
 from pipeline.source.remote import is_address, open_remote, shown
@@ -47,8 +46,8 @@ def open_segment(layout: Layout, first_sequence: int, number: int = 0, *, plain:
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
-    """One input partition: a segment, or frames of it, up to `end`."""
+class Part:
+    """A segment, or frames of it, up to `end`."""
 
     directory: str
     """Of the spool: a path as executors see it, or an address (pipeline.source.remote)."""
@@ -85,7 +84,7 @@ class Part(InputPartition):
 
 
 @dataclass(frozen=True)
-class DamagedFile(InputPartition):
+class DamagedFile:
     """A segment whose header is damaged, or cannot be read from the disk: nothing of it is read."""
 
     directory: str

@@ -62,7 +62,8 @@ from pipeline.source.options import (
     paths_of,
     pushes_filters,
 )
-from pipeline.source.reader import PruningReader, SegmentReader, WholeStream, skips_read_errors
+from pipeline.source.reader import PruningReader, SegmentReader, WholeStream
+from pipeline.source.rows import skips_read_errors
 from pipeline.source.schema import SCHEMA, UNREAD
 from pipeline.source.segments import DamagedFile, Part
 from pipeline.spark_release import FILTERS, READ_LIMITS, has, version
@@ -121,7 +122,7 @@ class BruceSource(DataSource):
             "paths": paths_of(self.options),
             "host": self.options.get("host"),
             "delivered": "delivered" in schema.names,
-            "skip_read_errors": skips_read_errors(schema, mode_of(self.options)),
+            "skip_read_errors": skips_read_errors(schema.names, mode_of(self.options)),
         }
 
 

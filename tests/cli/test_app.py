@@ -40,6 +40,7 @@ WITHOUT_JSON = {
     "bruce hold-socket": "prints nothing",
     "brucectl send": "prints nothing",
     "brucectl inspect export": "prints JSON lines, or datagrams, and nothing else",
+    "brucectl query": "--form json",
     "brucectl spark query": "--form json",
     "brucectl top": "is for people; programs have status",
 }
@@ -58,6 +59,7 @@ NEEDED = {
     "brucectl inspect carve": ["/dev/null"],
     "brucectl config convert": ["/dev/null"],
     "brucectl spark archive": ["--to", "/nowhere"],
+    "brucectl query": ["SELECT 1"],
     "brucectl spark query": ["SELECT 1"],
     "brucectl spark replay": ["--from", "0"],
 }

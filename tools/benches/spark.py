@@ -206,12 +206,13 @@ def drain(bench: Bench, session: SparkSession, servers: str, count: int, size: i
 
 def read_plainly(spool: Path) -> None:
     """Make every column of every message."""
+    from pipeline.source.fields import STORED, to_schema  # noqa: PLC0415
     from pipeline.source.plan import plan_spool  # noqa: PLC0415
-    from pipeline.source.reader import PERMISSIVE, read_part  # noqa: PLC0415
-    from pipeline.source.schema import SCHEMA  # noqa: PLC0415
+    from pipeline.source.rows import PERMISSIVE, read_part  # noqa: PLC0415
 
+    schema = to_schema(name for name, *_ in STORED)
     for part in plan_spool(Layout(spool)).parts:
-        for _ in read_part(part, SCHEMA, PERMISSIVE):
+        for _ in read_part(part, schema, PERMISSIVE):
             pass
 
 
