@@ -16,7 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 from pyarrow import dataset
 
-from pipeline.source.fields import STORED, TIMES, UNREAD, to_schema
+from pipeline.embedded.pruning import prune
+from pipeline.source.fields import DAMAGE, STORED, TIMES, UNREAD, to_schema
 from pipeline.source.outcomes import tell_delivered
 from pipeline.source.plan import plan_spools
 from pipeline.source.pushdown import choose
@@ -60,17 +61,19 @@ class SpoolDataset(dataset.Dataset):  # type: ignore[misc]  # pyarrow has no typ
         # Expressions do not tell their columns: a name that is only in a text does no harm.
         named = set(_WORD.findall(str(filter))).difference(wanted) if filter is not None else set()
         read = pa.schema([field for field in self._schema if field.name in {*wanted, *named}])
-        return dataset.Scanner.from_batches(self._told(read), schema=read, columns=wanted, filter=filter)
+        return dataset.Scanner.from_batches(
+            self._told(read, filter), schema=read, columns=wanted, filter=filter
+        )
 
-    def _told(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _told(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self._rows(schema)
+            yield from self._rows(schema, condition)
         except Exception as error:
             self.failure = error
             raise
 
-    def _rows(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        parts = deque(self._parts(schema.names))
+    def _rows(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:
+        parts = deque(self._parts(schema.names, condition))
         threads = min(MOST_THREADS, os.cpu_count() or 1)
         with ThreadPoolExecutor(threads, thread_name_prefix="read") as pool:
             ahead: deque[Future[list[pa.RecordBatch]]] = deque()
@@ -83,10 +86,13 @@ class SpoolDataset(dataset.Dataset):  # type: ignore[misc]  # pyarrow has no typ
                 # A reader may have enough before the end.
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _parts(self, names: Sequence[str]) -> list[Part | DamagedFile]:
+    def _parts(self, names: Sequence[str], condition: dataset.Expression | None) -> list[Part | DamagedFile]:
         found: list[Part | DamagedFile] = []
         for plan in plan_spools(self._paths, skip_read_errors=UNREAD[0] in names):
-            found += choose(tell_delivered(plan) if "delivered" in names else plan)
+            # A footer tells nothing of damaged ranges.
+            prunes = condition is not None and not {*DAMAGE, UNREAD[0]}.intersection(names)
+            needed = prune(plan, condition, self._schema) if prunes else plan
+            found += choose(tell_delivered(needed) if "delivered" in names else needed)
         return found
 
 

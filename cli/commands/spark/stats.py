@@ -178,10 +178,9 @@ def query(
 
     A row is a message: host, spool, segment, frame_offset, sequence, received_at, created_at, timestamp_ms,
     kind, topic, partition_key, to_partition (that its sender names), key, value, headers (an array of key
-    and value), uid, pid, delivered; an archive has date, and neither segment nor delivered. Conditions on
-    topic, sequence and times leave segments without such messages closed. If the SQL names `damaged`, damaged
-    ranges are rows, too. `delivered` is null if a spool's marks cannot be read, as in a copy in an object
-    store. Times are UTC. SQL that writes is refused.
+    and value), uid, pid, delivered; an archive has date, and neither segment nor delivered. If the SQL names
+    `damaged`, damaged ranges are rows, too. `delivered` is null if a spool's marks cannot be read, as in a
+    copy in an object store. Times are UTC. SQL that writes is refused.
 
     Wrong SQL exits 2. Needs Java 17.
     """
