@@ -16,6 +16,7 @@ from cli.commands.spark.options import (
     Spools,
     complain_of_damage,
     going_on,
+    interruptible,
     job_session,
     kafka_properties,
     missing_topics,
@@ -77,7 +78,7 @@ def drain(
     options = dataclasses.replace(settings.dispatch, kafka=kafka_properties(settings, bootstrap_servers))
     paths = spool_paths(spools, settings)
     check_requirements()
-    with ExitStack() as stack:
+    with interruptible(), ExitStack() as stack:
         from pipeline.delivery.drain import run_drain
 
         def start() -> Session:

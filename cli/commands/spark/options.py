@@ -103,7 +103,7 @@ def job_session(master: str | None, conf: list[str] | None, *, bar: bool = True)
 
     Raises BadArgument, MissingSpark; an interrupt ends the command with a sentence.
     """
-    from cli.terminal.output import complain, error_console
+    from cli.terminal.output import error_console
     from pipeline.spark_release import check_requirements
 
     settings = parse_conf(conf)
@@ -113,9 +113,21 @@ def job_session(master: str | None, conf: list[str] | None, *, bar: bool = True)
 
     if error_console().is_terminal:
         settings = {"spark.ui.enabled": "true", **settings}
+    with (
+        interruptible(),
+        open_session(master or LOCAL, settings) as session,
+        task_bar(session) if bar else nullcontext(),
+    ):
+        yield session
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End the command with a sentence at an interrupt."""
+    from cli.terminal.output import complain
+
     try:
-        with open_session(master or LOCAL, settings) as session, task_bar(session) if bar else nullcontext():
-            yield session
+        yield
     except KeyboardInterrupt:
         # Streams that are open to Spark cannot be closed in order any more, and would say so.
         sys.unraisablehook = lambda _: None

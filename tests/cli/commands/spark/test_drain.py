@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
+from spool.errors import SpoolBusy
+from spool.storage.lock import Lock
 from tests.pipeline.delivery.test_drain import fill
 from tests.spool.fixture import SpoolFixture
+from tools.waiting import wait_until
 
 BRUCECTL = [sys.executable, "-c", "from cli.app import brucectl; brucectl()"]
 
@@ -36,3 +40,39 @@ def test_the_command(kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path) 
     assert (found["messages"], found["delivered"], found["left"]) == (60, 60, 0)
     again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert again.stdout.startswith("drained: 0 of 0 messages delivered")
+
+
+@pytest.mark.usefixtures("requirements")
+def test_an_interrupt_before_spark_is_up(spool: SpoolFixture) -> None:
+    """While it waits for a daemon that does not lend delivery, Control-C ends it with a sentence."""
+    spool.crash()
+    owner = Lock(spool.layout.owner, "delivering")
+    command = [
+        *BRUCECTL,
+        "spark",
+        "drain",
+        str(spool.options.directory),
+        "--bootstrap-servers",
+        "127.0.0.1:1",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: is_asked_for(spool), 60, "the drain to ask for delivery")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        owner.release()
+    assert (process.returncode, out) == (130, "")
+    assert err == "interrupted: the job has not come to its end; the same command may be given again\n"
+
+
+def is_asked_for(spool: SpoolFixture) -> bool:
+    """Whether a job holds the lock of the lease."""
+    try:
+        Lock(spool.layout.lease, "looking", patience_s=0).release()
+    except SpoolBusy:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
