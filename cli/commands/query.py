@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.commands.arguments import ConfigFile, examples
-from cli.commands.spark.options import Spools, spool_paths
+from cli.commands.spark.options import Spools, interruptible, spool_paths
 from cli.terminal.output import Form
 
 EXAMPLES = examples(
@@ -51,7 +51,7 @@ def query(
             f"{' and '.join(missing)} not installed: install bruce with its extra, bruce-spool[query]; "
             "brucectl spark query does without"
         )
-    from pipeline.embedded.query import ask, rows_of
+    from pipeline.embedded.query import ask
 
-    with ask(sql, spool_paths(spools, load_config(config)), archive) as answer:
-        write_rows(answer.schema.names, rows_of(answer), form)
+    with interruptible(), ask(sql, spool_paths(spools, load_config(config)), archive) as answer:
+        write_rows(answer.columns, answer.rows(), form)

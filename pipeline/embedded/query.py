@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Any
@@ -25,14 +26,35 @@ from pipeline.errors import BadQuery, JobFailed
 from pipeline.source.fields import DAMAGE, UNREAD
 from pipeline.source.remote import is_address, local_path, remote, shown
 
+Work = Callable[[Callable[[], Any]], Any]
+"""Carries out a step, and returns its result."""
 _WORD = re.compile(r"[A-Za-z_]+")
 _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
 _FOLDERS = dataset.partitioning(pa.schema([("topic", pa.string()), ("date", pa.date32())]), flavor="hive")
 
 
+class Answer:
+    """The answer to a question, while its connection is open."""
+
+    def __init__(self, reader: pa.RecordBatchReader, work: Work) -> None:
+        self._reader, self._work = reader, work
+        self.columns: list[str] = reader.schema.names
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows, as they come: times with their zone, whole numbers of any size as such.
+
+        Raises as `ask` does.
+        """
+        while (batch := self._work(self._next)) is not None:
+            yield from zip(*map(_values, batch.columns), strict=True)
+
+    def _next(self) -> pa.RecordBatch | None:
+        return next(iter(self._reader), None)
+
+
 @contextmanager
-def ask(sql: str, paths: Sequence[str], archive: str | None = None) -> Iterator[pa.RecordBatchReader]:
-    """The answer, batch by batch, to be read within the context.
+def ask(sql: str, paths: Sequence[str], archive: str | None = None) -> Iterator[Answer]:
+    """The answer, to be read within the context; KeyboardInterrupt ends the work on it.
 
     Raises BadQuery for SQL that is wrong, or is no query; also while the answer is read, JobFailed, NoSpool,
     BadOption, UnknownVersion, OSError.
@@ -45,7 +67,8 @@ def ask(sql: str, paths: Sequence[str], archive: str | None = None) -> Iterator[
         try:
             _check(connection.extract_statements(sql))
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
-            yield connection.sql(sql).to_arrow_reader()
+            with _working(connection) as work:
+                yield Answer(work(lambda: connection.sql(sql).to_arrow_reader()), work)
         except (duckdb.Error, pa.ArrowException) as error:
             # An error of ours reaches this through other libraries, which made a text of it.
             if spool.failure:
@@ -55,10 +78,19 @@ def ask(sql: str, paths: Sequence[str], archive: str | None = None) -> Iterator[
             raise BadQuery(str(error).splitlines()[0] + hint) from error
 
 
-def rows_of(answer: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
-    """The rows of an answer: times with their zone, whole numbers of any size as such."""
-    for batch in answer:
-        yield from zip(*map(_values, batch.columns), strict=True)
+@contextmanager
+def _working(connection: duckdb.DuckDBPyConnection) -> Iterator[Work]:
+    """Has another thread work: DuckDB's own code would let no signal through to this one."""
+    with ThreadPoolExecutor(1, thread_name_prefix="query") as thread:
+
+        def work(step: Callable[[], Any]) -> Any:
+            try:
+                return thread.submit(step).result()
+            except KeyboardInterrupt:
+                connection.interrupt()
+                raise
+
+        yield work
 
 
 def _values(column: pa.Array) -> list[Any]:

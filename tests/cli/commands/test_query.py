@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 from cli.commands import query
 from spool.format.wire import encode
 from tests.cli.program import run
 from tests.spool.fixture import SpoolFixture
+from tools.waiting import wait_until
 
 
 @pytest.fixture
@@ -50,3 +55,21 @@ def test_without_duckdb(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run("query", "SELECT 1", path)
     assert (code, out) == (2, "")
     assert "duckdb not installed: install bruce with its extra, bruce-spool[query]" in err
+
+
+def test_an_interrupt(path: str) -> None:
+    """Control-C ends a question that would take years."""
+    code = "from cli.app import brucectl; brucectl()"
+    sql = "SELECT count(*) FROM range(1000000000000000) AS r(i) WHERE i % 7 = 8"
+    command = [sys.executable, "-c", code, "query", sql, path]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        # Its imports take less.
+        busy = psutil.Process(process.pid)
+        wait_until(lambda: busy.cpu_times().user > 6, 120, "it to count")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err.count("\n")) == (130, "", 1)
+    assert err.startswith("interrupted: ")

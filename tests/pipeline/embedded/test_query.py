@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from pipeline.embedded.query import ask, rows_of
+from pipeline.embedded.query import ask
 from pipeline.errors import BadQuery, JobFailed
 from spool.errors import NoSpool
 from spool.format.wire import encode_message
@@ -57,7 +57,7 @@ def fill(spool: SpoolFixture) -> str:
 def answer(sql: str, *paths: str, archive: str | None = None) -> list[tuple[Any, ...]]:
     """All rows."""
     with ask(sql, paths, archive) as found:
-        return list(rows_of(found))
+        return list(found.rows())
 
 
 @pytest.mark.spark
@@ -134,7 +134,7 @@ def test_wrong_sql(sql: str, spool: SpoolFixture) -> None:
     """It is refused by one sentence: no file but the views, no address, no extension, no variable of ours."""
     paths = [str(spool.layout.directory)]
     with pytest.raises(BadQuery) as raised, ask(sql, paths) as found:
-        list(rows_of(found))
+        list(found.rows())
     assert WRONG[sql] in str(raised.value)
     assert "\n" not in str(raised.value)
 
