@@ -28,6 +28,10 @@ from pipeline.source.remote import is_address, local_path, remote, shown
 
 Work = Callable[[Callable[[], Any]], Any]
 """Carries out a step, and returns its result."""
+_SETTINGS = (
+    # It would go to standard output.
+    "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
+)
 _WORD = re.compile(r"[A-Za-z_]+")
 _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
 _FOLDERS = dataset.partitioning(pa.schema([("topic", pa.string()), ("date", pa.date32())]), flavor="hive")
@@ -66,7 +70,7 @@ def ask(sql: str, paths: Sequence[str], archive: str | None = None) -> Iterator[
             connection.register("archive", open_archive(archive))
         try:
             _check(connection.extract_statements(sql))
-            connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+            connection.execute(_SETTINGS)
             with _working(connection) as work:
                 yield Answer(work(lambda: connection.sql(sql).to_arrow_reader()), work)
         except (duckdb.Error, pa.ArrowException) as error:
