@@ -10,7 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from typing import NamedTuple
 
-PACKAGES = ("bruce_client", "cli", "dispatch", "ingest", "pipeline", "router", "spool", "status")
+PACKAGES = (
+    *("bruce_client", "cli", "dispatch", "ingest", "pipeline", "router", "spool", "status"),
+    *("pyspark_bruce", "pyspark_bruce_kafka"),
+)
 DISTRIBUTIONS = {"bruce-spool", "bruce-client"}
 HOME = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 """The folder that holds our packages."""

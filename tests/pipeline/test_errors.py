@@ -12,7 +12,7 @@ from tests.error_trees import drawn_tree, real_tree, unsaid
 CODES = {
     FOUND: ["PipelineError", "BadSchema", "LeaseLost"],
     UNFINISHED: ["JobFailed", "SegmentGone"],
-    USAGE: ["MissingSpark", "BadOption", "BadQuery"],
+    USAGE: ["MissingSpark", "MissingEngine", "BadOption", "BadQuery"],
     UNREACHABLE: ["NotLent"],
 }
 

@@ -30,14 +30,16 @@ def test_the_first_task_of_a_kind_freezes_what_is_imported(spool: SpoolFixture) 
     """After a part was read, the collector passes over what is there; further ones change nothing."""
     pytest.importorskip("pyspark")
     from pipeline.job import freeze_imports
+    from pipeline.source.groups import Group
     from pipeline.source.plan import plan_spool
-    from pipeline.source.reader import PERMISSIVE, SegmentReader
+    from pipeline.source.reader import SegmentReader
+    from pipeline.source.rows import PERMISSIVE
     from pipeline.source.schema import SCHEMA
 
     spool.fill(200)
     spool.step()
     reader = SegmentReader(lambda _: plan_spool(spool.layout).parts, SCHEMA, PERMISSIVE)
-    first, second, *_ = reader.partitions()
+    first, second, *_ = (Group((part,)) for group in reader.partitions() for part in group.parts)
     freeze_imports.cache_clear()
     gc.unfreeze()
     try:

@@ -92,7 +92,9 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
     events = tmp_path / "events"
     events.mkdir()
     report = audit(kafka3.bootstrap, spool, source, events)
-    wanted = dict.fromkeys(("discarded", "backlog", "withheld", "expired", "foreign", "unreadable"), 0)
+    wanted = dict.fromkeys(
+        ("discarded", "backlog", "withheld", "expired", "misplaced", "foreign", "unreadable"), 0
+    )
     wanted |= {"stored": MESSAGES, "once": MESSAGES - 12, "lost": 7, "duplicated": 5, "altered": 2}
     assert report["total"] == {**wanted, "reordered": 3}
     assert report["read_by"] == source
@@ -138,7 +140,8 @@ def test_what_kafka_does_is_no_loss(kafka3: KafkaCluster, tmp_path: Path) -> Non
     place = TopicPartition(topic, 0, 100)
     admin.delete_records([place])[place].result(60)
     wanted = dict.fromkeys(
-        ("duplicated", "discarded", "backlog", "altered", "reordered", "foreign", "unreadable"), 0
+        ("duplicated", "discarded", "backlog", "altered", "reordered", "misplaced", "foreign", "unreadable"),
+        0,
     )
     found = audit(kafka3.bootstrap, spool, "bruce-kafka")["total"]
     assert found == {**wanted, "stored": 600, "once": 393, "expired": 100, "withheld": 100, "lost": 7}
