@@ -16,7 +16,7 @@ _UNANSWERED = (ClientError._TIMED_OUT, ClientError.REQUEST_TIMED_OUT)  # noqa: S
 
 
 def make_topics(bootstrap: str, wanted: list[NewTopic], *, answer_s: float = ANSWER_S) -> None:
-    """Make topics; return when they are there. Raises KafkaError.
+    """Make topics; return when the controller has made them. Raises KafkaError.
 
     A request without an answer is repeated on a new connection, as an operator would.
     """
