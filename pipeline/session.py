@@ -22,10 +22,11 @@ from typing import IO, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from pipeline.errors import MissingSpark
 from pipeline.kafka.source import KafkaSource
@@ -81,13 +82,23 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
     logging.getLogger().addFilter(_is_not_py4js)
     found = SparkSession.getActiveSession()
     session = found or _start(master, settings or {})
-    session.dataSource.register(BruceSource)
-    session.dataSource.register(KafkaSource)
+    for source in (BruceSource, KafkaSource):
+        _register(session, source)
     try:
         yield session
     finally:
         if found is None:
             _stop(session)
+
+
+def _register(session: SparkSession, source: type[DataSource]) -> None:
+    """Make a format known: a session of spark-submit may look for it with a Python that has no bruce."""
+    try:
+        session.dataSource.register(source)
+    except AnalysisException as error:
+        # PySpark 4.0, which has found it by the name of its package.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
 
 
 def _is_not_py4js(record: logging.LogRecord) -> bool:
