@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.commands.arguments import ConfigFile, examples
-from cli.commands.spark.options import Spools, interruptible, spool_paths
+from cli.commands.spark.options import ArchiveView, RowForm, Spools, interruptible, spool_paths
 from cli.terminal.output import Form
 
 EXAMPLES = examples(
@@ -22,13 +22,8 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A question in DuckDB's SQL.")],
     spools: Spools = None,
     *,
-    archive: Annotated[
-        str | None,
-        typer.Option("--archive", metavar="DIR", help="The archive that the view `archive` reads."),
-    ] = None,
-    form: Annotated[
-        Form, typer.Option("--form", metavar="FORM", help="table, json (an object a line) or csv.")
-    ] = Form.table,
+    archive: ArchiveView = None,
+    form: RowForm = Form.table,
     config: ConfigFile = None,
 ) -> None:
     """Ask the spools of this host, and archives, in SQL; the views are `spool` and `archive`.

@@ -4,5 +4,6 @@
 answers SQL over it and over archives. The rows are those of `format("bruce")`: `pipeline.source` makes them
 for both. No module here knows Spark.
 
-    found = ask("SELECT topic, count(*) FROM spool GROUP BY topic", ["/var/lib/bruce"])
+    with ask("SELECT topic, count(*) FROM spool GROUP BY topic", ["/var/lib/bruce"]) as answer:
+        rows = list(answer.rows())
 """

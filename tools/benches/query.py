@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tools.benches.bench import Bench
 from tools.benches.report import Figure
-from tools.benches.spark import _ROOM, cost, fill
+from tools.benches.spark import ROOM, cost, fill
 from tools.bruce_process import NOWHERE
 
 QUESTIONS = {
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
     """Fill a spool, write it as Parquet, ask by turns."""
     count, parquet = bench.scaled(options.count), bench.directory / "parquet"
-    with bench.bruce(NOWHERE, settings=_ROOM) as bruce:
+    with bench.bruce(NOWHERE, settings=ROOM) as bruce:
         fill(bruce, count, options.bytes)
         asked = ask_by_turns(bench, bruce.spool, parquet)
         for question, (duck, duck_parquet, spark, spark_parquet) in asked.items():

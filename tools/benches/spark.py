@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 REQUIRED = 0.5
 TIMEOUT_S = 900.0
-_ROOM = {"spool": {"max_bytes": 64 << 30, "recompress": False}}
+ROOM = {"spool": {"max_bytes": 64 << 30, "recompress": False}}
 _NOISE_BYTES = 64 << 20
 """A compressor of Parquet's pages does not look so far back."""
 Cost = tuple[float, float]
@@ -72,7 +72,7 @@ def measure_reading(bench: Bench, options: argparse.Namespace) -> Iterator[Figur
     """Fill a spool, write it as Parquet; read both by turns, then the spool on one core."""
     count = bench.scaled(options.count)
     parquet = bench.directory / "parquet"
-    with bench.bruce(NOWHERE, settings=_ROOM) as bruce:
+    with bench.bruce(NOWHERE, settings=ROOM) as bruce:
         (fill_randomly if options.random else fill)(bruce, count, options.bytes)
         try:
             source, other, plain = read_by_turns(bench, bruce.spool, parquet)
@@ -193,7 +193,7 @@ def drain(bench: Bench, session: SparkSession, servers: str, count: int, size: i
     from pipeline.delivery.drain import run_drain  # noqa: PLC0415
 
     options = DispatchOptions(kafka={"bootstrap.servers": servers})
-    with bench.bruce(NOWHERE, settings=_ROOM) as bruce:
+    with bench.bruce(NOWHERE, settings=ROOM) as bruce:
         fill(bruce, count, size)
         sent: list[Sent] = []
         spent = cost(

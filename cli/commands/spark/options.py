@@ -11,6 +11,7 @@ import typer
 
 from cli.terminal import errors
 from cli.terminal.errors import BadArgument
+from cli.terminal.output import Form
 from spool.words import clipped_line, counted
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ _NAMED = 5
 Spools = Annotated[
     list[str] | None,
     typer.Argument(metavar="SPOOL", help="A directory, or a glob of several; else the configured one."),
+]
+ArchiveView = Annotated[
+    str | None, typer.Option("--archive", metavar="DIR", help="The archive that the view `archive` reads.")
+]
+RowForm = Annotated[
+    Form, typer.Option("--form", metavar="FORM", help="table, json (an object a line) or csv.")
 ]
 Master = Annotated[
     str | None,

@@ -12,8 +12,10 @@ import typer
 
 from cli.commands.arguments import AsJson, ConfigFile, Topics, examples
 from cli.commands.spark.options import (
+    ArchiveView,
     Conf,
     Master,
+    RowForm,
     Spools,
     complain_of_damage,
     job_session,
@@ -163,13 +165,8 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A question in Spark's SQL.")],
     spools: Spools = None,
     *,
-    archive: Annotated[
-        str | None,
-        typer.Option("--archive", metavar="DIR", help="The archive that the view `archive` reads."),
-    ] = None,
-    form: Annotated[
-        Form, typer.Option("--form", metavar="FORM", help="table, json (an object a line) or csv.")
-    ] = Form.table,
+    archive: ArchiveView = None,
+    form: RowForm = Form.table,
     master: Master = None,
     conf: Conf = None,
     config: ConfigFile = None,
