@@ -42,7 +42,7 @@ jobs = new_app(
     {
         "audit": command("spark.audit"),
         "archive": command("spark.archive"),
-        "query": command("spark.stats", "query", "QUERY_EXAMPLES"),
+        "query": command("spark.query"),
         "stats": command("spark.stats"),
         "drain": command("spark.drain"),
         "replay": command("spark.replay"),
@@ -67,6 +67,9 @@ control = new_app(
         "top": command("status", "top", "TOP_EXAMPLES"),
         "trace": command("trace"),
         "query": command("query"),
+        "audit": command("audit"),
+        "stats": command("stats"),
+        "archive": command("archive"),
         "send": command("send"),
         "drain": command("drain"),
         "replay": command("replay"),

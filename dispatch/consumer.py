@@ -30,6 +30,10 @@ _SETTINGS = {
     "enable.partition.eof": "true",
     "isolation.level": "read_committed",
     "auto.offset.reset": "earliest",
+    # Every reader knows where it ends: a broker would wait there for half a second, with the next partition.
+    "fetch.wait.max.ms": "10",
+    # librdkafka would look again a second after its queue was full, which a reader empties in a third of it.
+    "fetch.queue.backoff.ms": "10",
     # Nothing about brokers that fail: `Listener.why` says that once.
     "log_level": "2",
 }

@@ -1,4 +1,4 @@
-"""Spool against Kafka: the outcome of each stored message. Functions of DataFrames, nothing else.
+"""Spool against Kafka: the outcome of each stored message. Functions of DataFrames of either engine.
 
     stamp      which message a record without the header is; only when headers were lost
     match      one row for each message, stored or found in Kafka
@@ -51,10 +51,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as f
+import pyarrow as pa
 
 from dispatch.handover import HEADER_NAME, REPLAY_NAME
+from pipeline.engine import Column, DataFrame, Window, f, hour_of, together
 
 OUTCOMES = ("once", "duplicated", "discarded", "backlog", "withheld", "expired", "lost")
 UNREADABLE = "unreadable"
@@ -66,7 +66,7 @@ COUNTS = ("stored", *OUTCOMES, *FINDINGS, "foreign", UNREADABLE)
 
 DIMENSIONS = ("partition", "hour", "host")
 """Counts may be grouped by these, beside the topic: the partition of the first record, null without a record
-in Kafka; the hour of reception in UTC, and the spool's host, null for foreign records."""
+in Kafka; the hour of reception (seconds since the epoch) and the spool's host, null for foreign records."""
 
 ID = ("sequence", "spool")
 _OFFSETS = 1 << 48
@@ -78,11 +78,13 @@ _UNORDERED_GROUPS = 4096
 """Groups for the messages that keep no order: one would be one task's, one for each would be slow."""
 
 
-SPOOLS = "spool string, first long, end long, marked boolean"
+SPOOLS = pa.schema(
+    [("spool", pa.string()), ("first", pa.int64()), ("end", pa.int64()), ("marked", pa.bool_())]
+)
 """The numbers [first, end) that a spool's segments hold, readable or not; whether its marks are known."""
-AGES = "topic string, until_ms long"
+AGES = pa.schema([("topic", pa.string()), ("until_ms", pa.int64())])
 """The time of the first record left of a topic, of the partition where that is latest."""
-PLACES = "topic string, spool string, until long"
+PLACES = pa.schema([("topic", pa.string()), ("spool", pa.string()), ("until", pa.int64())])
 """The number of that record, if it is of the spool, of the partition where that is highest."""
 
 
@@ -115,8 +117,8 @@ def match(
 ) -> DataFrame:
     """The outcome of each message: sequence, spool, topic, outcome, the FINDINGS, copies; and `by`.
 
-    `spool` has columns of `pipeline.source.schema.SCHEMA` and `kafka` of KAFKA_SCHEMA, those that are used
-    here; and the `partition` of `pipeline.delivery.route`, without which none is misplaced.
+    `spool` has columns of `pipeline.source.fields.STORED` and `kafka` of RECORDS, those that are used here;
+    and the `partition` of `pipeline.delivery.choice`, without which none is misplaced.
     `spools`: SPOOLS, a row for each. `outcome` is null for foreign records.
     `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. `kafka` may have the
     hash `content` instead of key, value and headers: then the result of `stamp`.
@@ -130,7 +132,7 @@ def match(
         else:
             rows = rows.withColumn(name, f.lit(None).cast("int"))
     # One exchange and one sort for all: the aggregation takes over both.
-    gathered = rows.repartition(*ID).sortWithinPartitions(*ID).groupBy(*ID).agg(*_gather(by))
+    gathered = together(rows, *ID).groupBy(*ID).agg(*_gather(by))
     known = gathered.where("stored or copies > 0")
     known = _looked_up(known, spools, ["spool"], {"first": "long", "end": "long", "marked": "boolean"})
     ages, places = dropped or (None, None)
@@ -256,14 +258,14 @@ def _partition() -> Column:
     return ((f.col("position") - f.col("position") % f.lit(_OFFSETS)) / f.lit(_OFFSETS)).cast("long")
 
 
-# Not columns but what makes them: a column needs a session. The hour is a number until the exchange is over.
+# Not columns but what makes them: a column needs a session.
 _SEEN: dict[str, Callable[[], Column]] = {
-    "hour": lambda: f.unix_seconds("received_at") - f.unix_seconds("received_at") % 3600,
+    "hour": lambda: hour_of("received_at"),
     "host": lambda: f.col("host"),
 }
 _DIMENSION: dict[str, Callable[[], Column]] = {
     "partition": lambda: _partition().cast("int"),
-    "hour": lambda: f.date_format(f.timestamp_seconds("hour"), "yyyy-MM-dd'T'HH:mm:ss'Z'"),
+    "hour": lambda: f.col("hour"),
     "host": lambda: f.col("host"),
 }
 
@@ -359,7 +361,9 @@ def stamp(
         Window.partitionBy(*_ALIKE, "is_record").orderBy("undelivered", "sequence", "spool", "position")
     )
     counted = rows.withColumns({"messages": f.count("sequence").over(alike), "number": number - 1})
-    ordinal: Column = f.when(f.col("is_record"), f.try_mod("number", "messages")).otherwise(f.col("number"))
+    ordinal: Column = f.when(
+        f.col("is_record"), f.col("number") % f.when(f.col("messages") > 0, f.col("messages"))
+    ).otherwise(f.col("number"))
     same = Window.partitionBy(*_ALIKE, "ordinal")
     named = counted.withColumn("ordinal", ordinal).withColumns(
         {f"bruce_{name}": f.max(name).over(same) for name in ID}

@@ -1,4 +1,4 @@
-"""An audit on Spark: the spools at some paths against what Kafka holds.
+"""An audit: the spools at some paths against what Kafka holds.
 
 spools   plans of their segments, and what the marks say           pipeline.source
 Kafka    its records; what it has dropped, and what it withholds   pipeline.kafka
@@ -14,19 +14,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
 
 from pipeline.audit import AGES, PLACES, SPOOLS, Dropped, Told, match, stamp, summarise
 from pipeline.audit_report import Report, make_report
-from pipeline.delivery.route import Routes, route
-from pipeline.job import explained
-from pipeline.kafka.ends import Start, count_dropped, find_starts, offsets_of, plan_withheld, show_ranges
-from pipeline.kafka.reader import OURS, list_topics, read_kafka
+from pipeline.delivery.choice import Routes, partition_by
+from pipeline.engine import DataFrame, Engine, f, show_hour
+from pipeline.kafka.ends import Start, count_dropped, find_starts, offsets_of, plan_withheld
+from pipeline.kafka.ranges import list_topics
+from pipeline.source.fields import UNREAD
 from pipeline.source.outcomes import Outcomes, plan_with_outcomes
 from pipeline.source.plan import SpoolPlan
-from pipeline.source.schema import SCHEMA, UNREAD
 from router.partition import DEFAULT
 
 _COLUMNS = (
@@ -43,6 +40,7 @@ _COLUMNS = (
 _FOR = {"hour": "received_at", "host": "host"}
 """The column that a dimension needs beside them."""
 _ANY_AGE = (1 << 63) - 1
+_RUNS = pa.schema([("spool", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 _RUN = 1_000_000
 """Sequence numbers of one row, at most, before they are told apart."""
 
@@ -80,7 +78,7 @@ class _Spools:
         """Of all messages."""
         return set().union(*(plan.topics() for plan in self.plans))
 
-    def table(self, session: SparkSession) -> DataFrame:
+    def ranges(self) -> pa.Table:
         """A table of SPOOLS: a chain of conditions, one a spool, is more than the JVM takes for some hundred.
 
         Copies of one spool have one row, or a join would double their messages.
@@ -90,14 +88,16 @@ class _Spools:
             first, end = ranges.get(plan.spool, (plan.begin, plan.next_sequence))
             ranges[plan.spool] = min(first, plan.begin), max(end, plan.next_sequence)
         told = self.outcomes
-        rows = [(spool, *held, spool in told and told[spool].marked) for spool, held in ranges.items()]
-        return session.createDataFrame(rows, SPOOLS)
+        return _table(
+            SPOOLS,
+            [(spool, *held, spool in told and told[spool].marked) for spool, held in ranges.items()],
+        )
 
-    def read(self, session: SparkSession, by: Sequence[str]) -> DataFrame:
-        """All messages, and a row for each range that the disk cannot read."""
+    def read(self, engine: Engine, routes: Routes, by: Sequence[str]) -> DataFrame:
+        """All messages with their partitions, and a row for each range that the disk cannot read."""
         more = [column for name, column in _FOR.items() if name in by]
-        schema = StructType([*(SCHEMA[name] for name in (*_COLUMNS, *more)), UNREAD])
-        return session.read.format("bruce").schema(schema).load([plan.directory for plan in self.plans])
+        directories = [plan.directory for plan in self.plans]
+        return engine.spools(directories, [*_COLUMNS, *more, UNREAD[0]], partition_by(routes))
 
     def routes(self, known: Mapping[str, Sequence[int]], options: AuditOptions) -> Routes:
         """The rules that give each message the only partition it may be in, if there is only one.
@@ -110,18 +110,18 @@ class _Spools:
         histories = {spool: told.partitions for spool, told in self.outcomes.items()}
         return Routes(nowhere, names, options.partitioner, histories)
 
-    def discarded(self, session: SparkSession) -> DataFrame | None:
+    def discarded(self, engine: Engine) -> DataFrame | None:
         """The messages that a daemon gave up, by the marks."""
         found = [(spool, told.discarded) for spool, told in self.outcomes.items() if len(told.discarded)]
         if not found:
             return None
         spools = [pa.repeat(spool, len(numbers)) for spool, numbers in found]
         sequences = [pa.array(numbers, pa.int64()) for _, numbers in found]
-        return session.createDataFrame(
+        return engine.table(
             pa.table({"spool": pa.concat_arrays(spools), "sequence": pa.concat_arrays(sequences)})
         )
 
-    def backlog(self, session: SparkSession) -> DataFrame | None:
+    def backlog(self, engine: Engine) -> DataFrame | None:
         """The messages that are not delivered, by the marks."""
         runs = [
             (spool, at, min(at + _RUN, end) - 1)
@@ -131,7 +131,7 @@ class _Spools:
         ]
         if not runs:
             return None
-        table = session.createDataFrame(runs, "spool string, first long, last long")
+        table = engine.table(_table(_RUNS, runs))
         return table.select("spool", f.explode(f.sequence("first", "last")).alias("sequence"))
 
 
@@ -139,7 +139,7 @@ _ALL = AuditOptions()
 
 
 def run_audit(
-    session: SparkSession,
+    engine: Engine,
     paths: Iterable[str],
     properties: Mapping[str, str],
     options: AuditOptions = _ALL,
@@ -147,8 +147,8 @@ def run_audit(
     """Audit the spools at these paths (globs, too) against Kafka. `properties` are librdkafka's.
 
     The order of the reads lets it run beside a live daemon without calling a message lost that is in flight:
-    first the ends of the spools, then the daemon's outcome of each message, last the records of Kafka (Spark
-    takes the offsets when it plans the query). Messages stored after the first read are left out.
+    first the ends of the spools, then the daemon's outcome of each message, last the records of Kafka (the
+    engine takes the offsets when it plans the query). Messages stored after the first read are left out.
 
     The report names the ranges that the disk cannot read; the audit skips them. Raises NoSpool, Unreachable,
     BadProperty, JobFailed.
@@ -156,36 +156,40 @@ def run_audit(
     known, spools = list_topics(properties), _Spools.plan(paths)
     topics = spools.topics() if options.topics is None else set(options.topics)
     in_kafka = sorted(known.keys() & topics)
-    with explained():
-        table = spools.table(session)
-        everything = spools.read(session, options.by)
-        stored = route(_seen(everything, table, options.topics), spools.routes(known, options))
+    with engine.working():
+        table, routes = engine.table(spools.ranges()), spools.routes(known, options)
+        everything = spools.read(engine, routes, options.by)
+        stored = _seen(everything, table, options.topics)
         # Before the records: what is committed in between is then in both, and so in Kafka once.
-        told = Told(
-            spools.discarded(session), spools.backlog(session), _withheld(session, properties, in_kafka)
-        )
-        kafka, read_by = read_kafka(session, properties, in_kafka)
+        told = Told(spools.discarded(engine), spools.backlog(engine), _withheld(engine, properties, in_kafka))
+        kafka, read_by = engine.records(properties, in_kafka)
         starts = find_starts(properties, in_kafka)
         if options.unstamped:
             kafka = stamp(stored, kafka, told=told)
-        gone, by = _dropped(session, starts), options.by
-        rows = summarise(match(stored, kafka, told=told, spools=table, dropped=gone, by=by), by).collect()
+        gone, by = _dropped(engine, starts), options.by
+        matched = match(stored, kafka, told=told, spools=table, dropped=gone, by=by)
+        rows = engine.collect(summarise(matched, by))
         # A message has a topic; a row for a range that the disk cannot read has none.
-        messages = [row for row in rows if row.topic is not None]
-        unread = _name_unread(everything) if len(messages) < len(rows) else []
+        messages = [row for row in rows if row["topic"] is not None]
+        unread = _name_unread(engine, everything) if len(messages) < len(rows) else []
     # Kafka may have dropped more while it was read.
     dropped = count_dropped(properties, in_kafka)
-    counted_rows = bound_expired(messages, offsets_of(starts))
+    counted_rows = bound_expired(map(_shown, messages), offsets_of(starts))
     report = make_report(spools.plans, counted_rows, dropped, by, whole=options.topics is None)
     return replace(report, read_by=read_by, unread=unread)
 
 
-def bound_expired(rows: Iterable[Row], dropped: Mapping[str, int]) -> list[dict[str, Any]]:
+def _shown(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row of a report: with its hour as text, if it has one."""
+    return row if row.get("hour") is None else {**row, "hour": show_hour(row["hour"])}
+
+
+def bound_expired(rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int]) -> list[dict[str, Any]]:
     """The rows of `summarise`, with at most as many expired messages of a topic as Kafka has dropped.
 
     Those beyond are lost; as it cannot be told which, they are taken from the rows with the latest messages.
     """
-    found = [row.asDict() for row in rows]
+    found = list(map(dict, rows))
     beyond: Counter[str] = Counter()
     for row in found:
         beyond[row["topic"]] += row["expired"]
@@ -200,14 +204,14 @@ def bound_expired(rows: Iterable[Row], dropped: Mapping[str, int]) -> list[dict[
 
 def _seen(everything: DataFrame, spools: DataFrame, topics: Sequence[str] | None) -> DataFrame:
     """The messages that were stored when the spools were planned, and what could not be read."""
-    unread, ends = f.col(UNREAD.name).isNotNull(), f.broadcast(spools.select("spool", "end"))
+    unread, ends = f.col(UNREAD[0]).isNotNull(), f.broadcast(spools.select("spool", "end"))
     seen = (
         everything.join(ends, "spool", "left").where(unread | (f.col("sequence") < f.col("end"))).drop("end")
     )
     return seen if topics is None else seen.where(unread | f.col("topic").isin(*topics))
 
 
-def _dropped(session: SparkSession, starts: Sequence[Start]) -> Dropped | None:
+def _dropped(engine: Engine, starts: Sequence[Start]) -> Dropped | None:
     """How old the records are that Kafka has dropped; None: it has all."""
     ages: dict[str, int] = {}
     places: dict[tuple[str, str], int] = {}
@@ -221,23 +225,26 @@ def _dropped(session: SparkSession, starts: Sequence[Start]) -> Dropped | None:
     if not starts:
         return None
     return Dropped(
-        session.createDataFrame(list(ages.items()), AGES),
-        session.createDataFrame([(*place, until) for place, until in places.items()], PLACES),
+        engine.table(_table(AGES, list(ages.items()))),
+        engine.table(_table(PLACES, [(*place, until) for place, until in places.items()])),
     )
 
 
-def _withheld(
-    session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]
-) -> DataFrame | None:
+def _withheld(engine: Engine, properties: Mapping[str, str], topics: Sequence[str]) -> DataFrame | None:
     """The messages that are in Kafka behind a transaction that is open."""
     ranges = plan_withheld(properties, topics)
     if not ranges:
         return None
-    source = session.read.format(OURS).options(**properties).option("withheld", show_ranges(ranges))
-    found = source.load().where(f.col("bruce_sequence").isNotNull())
+    found = engine.withheld(properties, ranges).where(f.col("bruce_sequence").isNotNull())
     return found.select(f.col("bruce_spool").alias("spool"), f.col("bruce_sequence").alias("sequence"))
 
 
-def _name_unread(rows: DataFrame) -> list[str]:
+def _name_unread(engine: Engine, rows: DataFrame) -> list[str]:
     """The ranges that the disk cannot read; reads everything again, so it is called only if there are any."""
-    return sorted(row[0] for row in rows.select(UNREAD.name).distinct().collect() if row[0] is not None)
+    found = engine.collect(rows.select(UNREAD[0]).distinct())
+    return sorted(row[UNREAD[0]] for row in found if row[UNREAD[0]] is not None)
+
+
+def _table(schema: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table(list(map(pa.array, columns, schema.types)), schema)

@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pipeline.audit import COUNTS, UNREADABLE
-from pipeline.kafka.reader import CONNECTOR, OURS
+from pipeline.kafka.records import CONNECTOR, OURS
 from pipeline.source.plan import SpoolPlan
 from pipeline.source.remote import shown
 from spool.words import agreeing, counted

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -19,13 +19,17 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StructField, StructType
 
+from pipeline.computed import Computed
 from pipeline.errors import JobFailed
 from pipeline.spark_release import ARROW_FUNCTIONS, has
 
-Function = Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]
-"""For each tuple, which has an array for each column, one array of as many rows: of one task, in order."""
+_KINDS: dict[pa.DataType, DataType] = {
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.bool_(): BooleanType(),
+}
 _OUR_ERROR = re.compile(r"^(?:pipeline|dispatch|spool)\.errors\.\w+: (.+)$", re.MULTILINE)
 _LOST = re.compile(r"ExecutorLostFailure \(.+?\)(?: Reason: .+)?|Python worker exited unexpectedly")
 _REFUSED = re.compile(
@@ -34,29 +38,29 @@ _REFUSED = re.compile(
 )
 
 
-def with_column(frame: DataFrame, name: str, kind: DataType, function: Function, *of: str) -> DataFrame:
-    """`frame` with a column `name`, of type `kind`, that `function` makes of the columns `of`."""
+def with_column(frame: DataFrame, computed: Computed) -> DataFrame:
+    """`frame` with this column."""
+    kind = _KINDS[computed.kind]
     if not has(ARROW_FUNCTIONS):
-        return _with_column_mapped(frame, name, kind, function, of)
+        return _with_column_mapped(frame, computed, kind)
     # Spark's own types do not know this kind of function.
     from pyspark.sql.pandas import functions  # noqa: PLC0415
 
     make: Any = functions.arrow_udf
 
     def compute(batches: Iterator[Any]) -> Iterator[Any]:
-        return function(batches)
+        yield from computed.function(batches)
+        freeze_imports(computed.name)
 
     # Spark tells by the types what kind of function it is, and cannot read them as strings.
     compute.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
-    return frame.withColumn(name, make(compute, kind)(*of))
+    return frame.withColumn(computed.name, make(compute, kind)(*computed.of))
 
 
-def _with_column_mapped(
-    frame: DataFrame, name: str, kind: DataType, function: Function, of: Iterable[str]
-) -> DataFrame:
+def _with_column_mapped(frame: DataFrame, computed: Computed, kind: DataType) -> DataFrame:
     """The same by a map over whole rows: all columns go through Python, also those that it does not need."""
-    kept, wanted = frame.drop(name), list(of)
-    schema = StructType([*kept.schema.fields, StructField(name, kind)])
+    kept, wanted = frame.drop(computed.name), list(computed.of)
+    schema = StructType([*kept.schema.fields, StructField(computed.name, kind)])
 
     def append(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: deque[pa.RecordBatch] = deque()
@@ -66,9 +70,11 @@ def _with_column_mapped(
                 waiting.append(batch)
                 yield tuple(batch.column(one) for one in wanted)
 
-        for made in function(columns()):
+        for made in computed.function(columns()):
             batch = waiting.popleft()
-            yield pa.RecordBatch.from_arrays([*batch.columns, made], names=[*batch.schema.names, name])
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, made], names=[*batch.schema.names, computed.name]
+            )
 
     return kept.mapInArrow(append, schema)
 

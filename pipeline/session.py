@@ -49,6 +49,8 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # The default is a type of its own, which others read as another time, and which has no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.python.daemon.module": "pipeline.worker_daemon",
     # Every row goes through it, and TCP on loopback makes reading take a third longer.

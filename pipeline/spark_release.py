@@ -33,7 +33,6 @@ FILTERS: Release = (4, 1)
 """Spark hands the filters of a query to a source."""
 ARROW_FUNCTIONS: Release = (4, 1)
 ARROW_STREAM_WRITERS: Release = (4, 1)
-TOP_VALUES: Release = (4, 1)
 READ_LIMITS: Release = (4, 2)
 """A batch of a stream takes no more than the source says."""
 
@@ -67,7 +66,6 @@ def lacks() -> list[str]:
     """The abilities that this PySpark lacks, each in a few words. Raises ImportError."""
     known = {
         "pushFilters spares no segment": FILTERS,
-        "brucectl spark stats cannot run": TOP_VALUES,
         "a batch of a stream takes all there is": READ_LIMITS,
     }
     return [f"{words} before {since[0]}.{since[1]}" for words, since in known.items() if not has(since)]

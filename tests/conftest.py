@@ -44,8 +44,8 @@ def text_of(root: Path, nodeid: str) -> str:
 
 
 def needs_session(text: str) -> bool:
-    """Whether a file has tests that use the session, by its type or by what its commands give."""
-    return "SparkSession" in text or "from tests.spark import" in text
+    """Whether a file has tests that use the session: by its type, its commands, or as one of the engines."""
+    return any(word in text for word in ("SparkSession", "from tests.spark import", "pipeline.engine import"))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

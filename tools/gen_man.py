@@ -76,8 +76,8 @@ _DEFAULTS = {
 _DOCUMENTS = {
     "brucectl status": ("status/report.py",),
     "brucectl inspect show": ("cli/inspect/message.py",),
-    "brucectl spark audit": ("pipeline/audit_report.py",),
-    "brucectl spark stats": ("pipeline/stats.py",),
+    "brucectl audit": ("pipeline/audit_report.py",),
+    "brucectl stats": ("pipeline/stats.py",),
 }
 """The module that describes the document of a command, when it is too long for its help."""
 _JSON = re.compile(r"\bwith --json\s.*?(?=\n\n|\Z)", re.IGNORECASE | re.DOTALL)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from cli.commands.arguments import ConfigFile, examples
-from cli.commands.spark.options import ArchiveView, RowForm, Spools, interruptible, spool_paths
+from cli.commands.jobs import ArchiveView, RowForm, Spools, demand, interruptible, spool_paths
 from cli.terminal.output import Form
 
 EXAMPLES = examples(
@@ -39,13 +38,8 @@ def query(
     """
     from cli.config.config import load_config
     from cli.terminal.output import write_rows
-    from pipeline.errors import MissingEngine
 
-    if missing := [name for name in ("duckdb", "pyarrow") if not find_spec(name)]:
-        raise MissingEngine(
-            f"{' and '.join(missing)} not installed: install bruce with its extra, bruce-spool[query]; "
-            "brucectl spark query does without"
-        )
+    demand("duckdb", "pyarrow")
     from pipeline.embedded.query import ask
 
     with interruptible(), ask(sql, spool_paths(spools, load_config(config)), archive) as answer:

@@ -18,8 +18,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from dispatch.options import DispatchOptions
+from pipeline.delivery.choice import Runs
 from pipeline.delivery.lease import DeliveryLease
-from pipeline.delivery.route import Runs, undelivered
+from pipeline.delivery.route import undelivered
 from pipeline.delivery.route_plan import read_segments, recover
 from pipeline.delivery.sending import DELIVERED
 from pipeline.job import explained

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from dispatch.options import DispatchOptions
 from pipeline.delivery.backlog import read_backlog
+from pipeline.delivery.choice import Routes
 from pipeline.delivery.lease import DeliveryLease, delivery_lease
-from pipeline.delivery.route import Routes
 from pipeline.delivery.route_plan import (
     announce,
     find_starts,

@@ -31,11 +31,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from dispatch.options import DispatchOptions
-from pipeline.archive import NO_TOPIC, read_archive
 from pipeline.delivery.route_plan import plan_routes
 from pipeline.delivery.sending import count_outcomes, count_refused, send
 from pipeline.delivery.sink import COLUMNS, Delivery
 from pipeline.job import explained
+from pipeline.source.archived import read_archive
+from pipeline.source.fields import NO_TOPIC
 from pipeline.source.plan import find_spools
 from pipeline.source.schema import SCHEMA, UNREAD
 from pipeline.source.segments import topic_name

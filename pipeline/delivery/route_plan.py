@@ -24,8 +24,8 @@ from dispatch.options import DispatchOptions
 from dispatch.transactions.closing import Closing, epoch_of
 from dispatch.transactions.progress import Progress, deliverer, transactional_id
 from dispatch.transactions.progress_topic import Found, ProgressTopic
+from pipeline.delivery.choice import History, Routes
 from pipeline.delivery.lease import DeliveryLease
-from pipeline.delivery.route import History, Routes
 from pipeline.delivery.task_book import Segments, open_topic, patiently, present
 from pipeline.errors import JobFailed
 from router.cluster.unknown_topics import legal

@@ -40,9 +40,10 @@ from dispatch.client import NO_LEADER, Cluster, KafkaClient
 from dispatch.errors import Unreachable
 from dispatch.options import DispatchOptions
 from pipeline.delivery.backlog import open_runs
+from pipeline.delivery.choice import History, Routes, Runs
 from pipeline.delivery.drain import delivery_from
 from pipeline.delivery.lease import DeliveryLease, delivery_lease
-from pipeline.delivery.route import History, Routes, Runs, undelivered
+from pipeline.delivery.route import undelivered
 from pipeline.delivery.route_plan import PATIENCE_S, PAUSE_S, ask, read_histories, write_histories
 from pipeline.delivery.sending import DELIVERED, Sent, check_mode, count_outcomes, read_stored, send, tell
 from pipeline.delivery.sink import Delivery, arrange, deliver

@@ -14,7 +14,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from dispatch.options import DispatchOptions
-from pipeline.delivery.route import Routes, route
+from pipeline.delivery.choice import Routes
+from pipeline.delivery.route import route
 from pipeline.delivery.sink import COLUMNS, Delivery, arrange, deliver
 from pipeline.errors import JobFailed
 from pipeline.job import explained

@@ -9,43 +9,51 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import dataset
 
+from pipeline.computed import Computed
 from pipeline.embedded.pruning import prune
-from pipeline.source.fields import DAMAGE, STORED, TIMES, UNREAD, to_schema
+from pipeline.source.fields import ARCHIVED, DAMAGE, PARTITIONS, STORED, TIMES, UNREAD, to_schema
 from pipeline.source.outcomes import tell_delivered
 from pipeline.source.plan import plan_spools
-from pipeline.source.pushdown import choose
+from pipeline.source.pushdown import GreaterThanOrEqual, choose
 from pipeline.source.rows import PERMISSIVE, read_part
 from pipeline.source.segments import DamagedFile, Part
 
 _WORD = re.compile(r"\w+")
 MOST_THREADS = 4
 """A part may be 64 MiB, and its rows are in memory until they are read."""
+FOLDERS = dataset.partitioning(to_schema(PARTITIONS), flavor="hive")
+"""The folders of an archive."""
+# Of archives that were written with Spark's default.
+_FORMAT = dataset.ParquetFileFormat(read_options=dataset.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
 NAMES = (*(name for name, *_ in STORED), UNREAD[0])
 
 
-class SpoolDataset(dataset.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """The messages in the spools at some paths (globs and addresses, too).
+class Scanned(dataset.Dataset, ABC):  # type: ignore[misc]  # pyarrow has no types
+    """A dataset whose rows are made when they are read."""
 
-    Times are in UTC and have no zone: DuckDB computes with zones only by an extension.
-    """
-
-    def __init__(self, paths: Sequence[str], columns: Sequence[str] = NAMES) -> None:
-        """`columns`: of NAMES, in order. Those that name damage bring its rows along, when they are read."""
+    def __init__(self, schema: pa.Schema) -> None:
+        """`schema`: of all columns."""
         self.failure: Exception | None = None
         """The error that ended a scan: readers in other languages hand on its text alone."""
-        self._paths, self._schema = list(paths), _without_zones(to_schema(columns))
+        self._schema = schema
 
     @property
     def schema(self) -> pa.Schema:
         """Of all columns."""
         return self._schema
+
+    @abstractmethod
+    def rows(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:
+        """The rows with these columns; those that do not meet the condition may be left out."""
 
     def scanner(
         self,
@@ -55,7 +63,7 @@ class SpoolDataset(dataset.Dataset):  # type: ignore[misc]  # pyarrow has no typ
     ) -> dataset.Scanner:
         """The rows that pass the filter, with these columns.
 
-        Raises, also while it is read, NoSpool, BadOption, UnknownVersion, JobFailed, OSError.
+        Raises, also while it is read, what `rows` does.
         """
         wanted = list(self._schema.names if columns is None else columns)
         # Expressions do not tell their columns: a name that is only in a text does no harm.
@@ -67,20 +75,46 @@ class SpoolDataset(dataset.Dataset):  # type: ignore[misc]  # pyarrow has no typ
 
     def _told(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self._rows(schema, condition)
+            yield from self.rows(schema, condition)
         except Exception as error:
             self.failure = error
             raise
 
-    def _rows(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:
-        parts = deque(self._parts(schema.names, condition))
+
+class SpoolDataset(Scanned):
+    """The messages in the spools at some paths (globs and addresses, too).
+
+    Times are in UTC and have no zone: DuckDB computes with zones only by an extension.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        columns: Sequence[str] = NAMES,
+        computed: Computed | None = None,
+        begun: Mapping[str, int] | None = None,
+    ) -> None:
+        """`columns`: of NAMES, in order. Those that name damage bring its rows along, when they are read.
+
+        `computed`: a column beside them, made of some of NAMES. `begun`: by spool, a sequence number:
+        segments before it stay closed.
+        """
+        more = [pa.field(computed.name, computed.kind)] if computed else []
+        super().__init__(pa.schema([*_without_zones(to_schema(columns)), *more]))
+        self._paths, self._computed, self._begun = list(paths), computed, begun or {}
+
+    def rows(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:
+        """Reads parts ahead. Raises NoSpool, BadOption, UnknownVersion, JobFailed, OSError."""
+        computed = self._computed if self._computed and self._computed.name in schema.names else None
+        names = _needed(schema.names, computed)
+        parts = deque(self._parts(names, condition))
         threads = min(MOST_THREADS, os.cpu_count() or 1)
         with ThreadPoolExecutor(threads, thread_name_prefix="read") as pool:
             ahead: deque[Future[list[pa.RecordBatch]]] = deque()
             try:
                 while parts or ahead:
                     while parts and len(ahead) <= threads:
-                        ahead.append(pool.submit(_read, parts.popleft(), schema))
+                        ahead.append(pool.submit(_read, parts.popleft(), names, schema, computed))
                     yield from ahead.popleft().result()
             finally:
                 # A reader may have enough before the end.
@@ -92,14 +126,43 @@ class SpoolDataset(dataset.Dataset):  # type: ignore[misc]  # pyarrow has no typ
             # A footer tells nothing of damaged ranges.
             prunes = condition is not None and not {*DAMAGE, UNREAD[0]}.intersection(names)
             needed = prune(plan, condition, self._schema) if prunes else plan
-            found += choose(tell_delivered(needed) if "delivered" in names else needed)
+            begin = GreaterThanOrEqual(("sequence",), self._begun.get(plan.spool, 0))
+            found += choose(tell_delivered(needed) if "delivered" in names else needed, [begin])
         return found
 
 
-def _read(part: Part | DamagedFile, schema: pa.Schema) -> list[pa.RecordBatch]:
-    return [rows.cast(schema) for rows in read_part(part, to_schema(schema.names), PERMISSIVE)]
+def _needed(wanted: Sequence[str], computed: Computed | None) -> list[str]:
+    """The columns to read, in order."""
+    return [name for name in NAMES if name in wanted or (computed and name in computed.of)]
+
+
+def _read(
+    part: Part | DamagedFile, names: Sequence[str], schema: pa.Schema, computed: Computed | None
+) -> list[pa.RecordBatch]:
+    found = []
+    for rows in read_part(part, to_schema(names), PERMISSIVE):
+        whole = rows
+        if computed:
+            made = next(computed.function(iter([tuple(rows.column(name) for name in computed.of)])))
+            whole = rows.append_column(computed.name, made)
+        found.append(whole.select(schema.names).cast(schema))
+    return found
+
+
+def parquet_of(source: str | Sequence[str], filesystem: Any = None) -> dataset.Dataset:
+    """The rows of an archive, or of some of its files, whichever engine wrote them; times have no zone.
+
+    Raises OSError, and pa.ArrowInvalid for other files.
+    """
+    found = dataset.dataset(source, filesystem=filesystem, format=_FORMAT, partitioning=FOLDERS)
+    if "sequence" not in found.schema.names:
+        return found
+    return dataset.dataset(found.files, _ARCHIVED, _FORMAT, found.filesystem, FOLDERS)
 
 
 def _without_zones(schema: pa.Schema) -> pa.Schema:
     naive = pa.timestamp("us")
     return pa.schema([field.with_type(naive) if field.type == TIMES else field for field in schema])
+
+
+_ARCHIVED = _without_zones(to_schema(name for name, *_ in ARCHIVED))

@@ -3,38 +3,28 @@
     spool     the messages in some spools: the columns of `pipeline.source.fields`
     archive   the rows of an archive: `pipeline.archive`
 
-The SQL is somebody's who may read the spools, and no more: it opens no other file or address, loads no
-extension, and writes nothing. DuckDB puts into a temporary folder whatever does not fit the memory.
+The SQL is somebody's who may read the spools, and no more: it writes nothing, either.
 """
 
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 from pyarrow import dataset
 
-from pipeline.embedded.dataset import NAMES, SpoolDataset
+from pipeline.embedded.connection import Work, connect, values_of, working
+from pipeline.embedded.dataset import NAMES, SpoolDataset, parquet_of
 from pipeline.errors import BadQuery, JobFailed
 from pipeline.source.fields import DAMAGE, UNREAD
 from pipeline.source.remote import is_address, local_path, remote, shown
 
-Work = Callable[[Callable[[], Any]], Any]
-"""Carries out a step, and returns its result."""
-_SETTINGS = (
-    # It would go to standard output.
-    "SET enable_progress_bar = false; SET enable_external_access = false; SET lock_configuration = true"
-)
 _WORD = re.compile(r"[A-Za-z_]+")
 _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
-_FOLDERS = dataset.partitioning(pa.schema([("topic", pa.string()), ("date", pa.date32())]), flavor="hive")
 
 
 class Answer:
@@ -50,7 +40,7 @@ class Answer:
         Raises as `ask` does.
         """
         while (batch := self._work(self._next)) is not None:
-            yield from zip(*map(_values, batch.columns), strict=True)
+            yield from zip(*map(values_of, batch.columns), strict=True)
 
     def _next(self) -> pa.RecordBatch | None:
         return next(iter(self._reader), None)
@@ -64,14 +54,13 @@ def ask(sql: str, paths: Sequence[str], archive: str | None = None) -> Iterator[
     BadOption, UnknownVersion, OSError.
     """
     spool = SpoolDataset(paths, columns_of(sql))
-    with tempfile.TemporaryDirectory(prefix="bruce-query-") as folder, _connect(folder) as connection:
+    with connect() as connection:
         connection.register("spool", spool)
         if archive is not None:
             connection.register("archive", open_archive(archive))
         try:
             _check(connection.extract_statements(sql))
-            connection.execute(_SETTINGS)
-            with _working(connection) as work:
+            with working(connection) as work:
                 yield Answer(work(lambda: connection.sql(sql).to_arrow_reader()), work)
         except (duckdb.Error, pa.ArrowException) as error:
             # An error of ours reaches this through other libraries, which made a text of it.
@@ -80,39 +69,6 @@ def ask(sql: str, paths: Sequence[str], archive: str | None = None) -> Iterator[
             lacking = archive is None and "Table with name archive" in str(error)
             hint = "; give --archive DIR" if lacking else ""
             raise BadQuery(str(error).splitlines()[0] + hint) from error
-
-
-@contextmanager
-def _working(connection: duckdb.DuckDBPyConnection) -> Iterator[Work]:
-    """Has another thread work: DuckDB's own code would let no signal through to this one."""
-    with ThreadPoolExecutor(1, thread_name_prefix="query") as thread:
-
-        def work(step: Callable[[], Any]) -> Any:
-            try:
-                return thread.submit(step).result()
-            except KeyboardInterrupt:
-                connection.interrupt()
-                raise
-
-        yield work
-
-
-def _values(column: pa.Array) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_timestamp(column.type) and column.type.tz is None:
-        return [value and value.replace(tzinfo=UTC) for value in values]
-    if pa.types.is_decimal(column.type) and column.type.scale == 0:
-        return [value if value is None else int(value) for value in values]
-    return values
-
-
-@contextmanager
-def _connect(folder: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    connection = duckdb.connect(config={"temp_directory": folder, "python_enable_replacements": "false"})
-    try:
-        yield connection
-    finally:
-        connection.close()
 
 
 def _check(statements: Sequence[duckdb.Statement]) -> None:
@@ -132,7 +88,7 @@ def open_archive(address: str) -> dataset.Dataset:
     try:
         place = remote(address) if is_address(address) else None
         files, path = (place.files, place.directory) if place else (None, local_path(address))
-        found = dataset.dataset(path, filesystem=files, format="parquet", partitioning=_FOLDERS)
+        found = parquet_of(path, files)
     except pa.ArrowInvalid as error:
         raise JobFailed(f"{shown(address)} holds no archive: not all of its files are Parquet") from error
     except OSError as error:

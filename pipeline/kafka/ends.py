@@ -7,7 +7,6 @@ read what is committed.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,8 +16,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from dispatch.consumer import Listener, find_id, open_consumer, read_headers
-from pipeline.errors import BadOption
-from pipeline.kafka.reader import RANGE_OFFSETS, TIMEOUT_S, Range, partitions_of, whole_range
+from pipeline.kafka.ranges import RANGE_OFFSETS, TIMEOUT_S, Range, partitions_of, whole_range
 
 _COMMITTED, _UNCOMMITTED = ({"isolation.level": f"read_{kind}"} for kind in ("committed", "uncommitted"))
 _FIRST_ONLY = {"queued.min.messages": "1", "max.partition.fetch.bytes": "65536"}
@@ -129,21 +127,6 @@ def plan_withheld(properties: Mapping[str, str], topics: Iterable[str] | None = 
         for (topic, partition), end in all_ends.items()
         for at in range(readable.get((topic, partition), end), end, RANGE_OFFSETS)
     ]
-
-
-def show_ranges(ranges: Iterable[Range]) -> str:
-    """Ranges as an option of a source."""
-    return json.dumps([[one.topic, one.partition, one.start, one.end] for one in ranges])
-
-
-def read_ranges(text: str) -> list[Range]:
-    """The ranges of such an option. Raises BadOption."""
-    try:
-        return [
-            Range(str(topic), int(at), int(start), int(end)) for topic, at, start, end in json.loads(text)
-        ]
-    except (ValueError, TypeError):
-        raise BadOption(f"withheld = {text[:100]!r} is no list of [topic, partition, start, end]") from None
 
 
 def uncommitted(properties: Mapping[str, str]) -> dict[str, str]:

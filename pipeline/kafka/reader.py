@@ -24,31 +24,18 @@ To read them, and to drop duplicates:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from confluent_kafka import KafkaException, TopicPartition
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import InputPartition
 
-from dispatch.consumer import Listener, open_consumer
-from dispatch.errors import Unreachable
+from pipeline.kafka.ranges import RANGE_OFFSETS, Range, plan_ranges
+from pipeline.kafka.records import CONNECTOR, ID_BYTES, OURS
 from pipeline.source.schema import KAFKA_SCHEMA
 
 HEADER = "bruce-id"
-ID_BYTES = 24
-"""Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
-
 _HEADERS = "array<struct<key: string, value: binary>>"
-TIMEOUT_S = 15.0
-RANGE_OFFSETS = 1_000_000
-"""Offsets of one input partition, at most: several tasks read even a topic of one partition."""
-CONNECTOR, OURS = "kafka", "bruce-kafka"
-"""The names of the two formats in Spark."""
 _CREATE_TIME = 0
 _EXACT_SINCE = "1900-01-01"
 """Before that the connector shifts timestamps, like Java's old calendar."""
@@ -110,91 +97,18 @@ def _no_headers() -> Column:
     return f.array().cast(_HEADERS)
 
 
-@dataclass(frozen=True)
-class Range(InputPartition):
-    """One input partition: the offsets [start, end) of a topic partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-
-def list_topics(properties: Mapping[str, str]) -> dict[str, list[int]]:
-    """The partitions of every topic that is not Kafka's own. Raises Unreachable."""
-    with closing(open_consumer(properties)) as consumer:
-        return partitions_of(consumer, properties)
-
-
-def plan_ranges(
-    properties: Mapping[str, str],
-    topics: Iterable[str] | None = None,
-    most: int | None = RANGE_OFFSETS,
-    *,
-    timeout_s: float = TIMEOUT_S,
-) -> list[Range]:
-    """Everything that these topics hold now, by default all topics; `most`: offsets of one range.
-
-    Raises Unreachable, also when Kafka does not tell its topics within `timeout_s`.
-    """
-    with closing(open_consumer(properties)) as consumer:
-        known = partitions_of(consumer, properties, timeout_s)
-        chosen = sorted(known if topics is None else known.keys() & set(topics))
-        whole = [whole_range(consumer, topic, partition) for topic in chosen for partition in known[topic]]
-    if most is None:
-        return [one for one in whole if one.start < one.end]
-    return [
-        Range(r.topic, r.partition, at, min(at + most, r.end))
-        for r in whole
-        for at in range(r.start, r.end, most)
-    ]
-
-
-def whole_range(consumer: Listener, topic: str, partition: int) -> Range:
-    """All that a partition holds now."""
-    try:
-        start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
-    except KafkaException as error:
-        raise Unreachable(
-            error.args[0].code(),
-            f"Kafka does not tell the offsets of {topic} [{partition}]: {consumer.why(error)}",
-        ) from error
-    return Range(topic, partition, start, end)
-
-
-def partitions_of(
-    consumer: Listener, properties: Mapping[str, str], timeout_s: float = TIMEOUT_S
-) -> dict[str, list[int]]:
-    """The partitions of every topic that is not Kafka's own. Raises Unreachable."""
-    try:
-        found = consumer.list_topics(timeout=timeout_s).topics
-    except KafkaException as error:
-        servers = properties.get("bootstrap.servers", "no address")
-        raise Unreachable(
-            error.args[0].code(), f"Kafka at {servers} does not answer: {consumer.why(error)}"
-        ) from error
-    return {name: sorted(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
-
-
-class Records(NamedTuple):
-    """The records of Kafka, and the Spark format that reads them."""
-
-    frame: DataFrame
-    """The columns of KAFKA_SCHEMA."""
-    format: str
-    """CONNECTOR or OURS."""
-
-
-def read_kafka(session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]) -> Records:
-    """The records that these topics hold now; `properties` are librdkafka's.
+def read_kafka(
+    session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]
+) -> tuple[DataFrame, str]:
+    """The records that these topics hold now, and by which format; `properties` are librdkafka's.
 
     Raises Unreachable, BadProperty.
     """
     java = java_properties(properties)
     if java is not None and has_connector(session) and (ranges := plan_ranges(properties, topics, most=None)):
-        return Records(_by_connector(session, java, ranges), CONNECTOR)
+        return _by_connector(session, java, ranges), CONNECTOR
     source = session.read.format(OURS).options(**properties)
-    return Records(source.option("topics", ",".join(topics)).load(), OURS)
+    return source.option("topics", ",".join(topics)).load(), OURS
 
 
 def has_connector(session: SparkSession) -> bool:

@@ -1,7 +1,8 @@
 """The columns of spools and of Kafka's records, by name, as Arrow has them.
 
 `format("bruce")` has STORED: one row for each stored message, and one for each damaged range. UNREAD is there
-only if a query names it: else a read error of the disk ends the query. `format("bruce-kafka")` has RECORDS.
+only if a query names it: else a read error of the disk ends the query. `format("bruce-kafka")` has RECORDS,
+and an archive ARCHIVED.
 """
 
 from __future__ import annotations
@@ -94,9 +95,38 @@ RECORDS: list[tuple[str, pa.DataType, str]] = [
 ]
 """One row for each record. Unstamped ones have two nulls."""
 
+TAKEN_OVER = (
+    "host",
+    "spool",
+    "sequence",
+    "received_at",
+    "created_at",
+    "timestamp_ms",
+    "kind",
+    "partition_key",
+    "to_partition",
+    "key",
+    "value",
+    "headers",
+    "uid",
+    "pid",
+)
+"""The columns of an archive that are a spool's."""
+PARTITIONS = ("topic", "date")
+"""The folders of an archive."""
+NO_TOPIC = "~"
+"""The topic of messages whose own name Kafka could not have."""
+_BY_NAME = {name: (name, kind, meaning) for name, kind, meaning in STORED}
+ARCHIVED: list[tuple[str, pa.DataType, str]] = [
+    *(_BY_NAME[name] for name in TAKEN_OVER),
+    ("bad_topic", pa.string(), "A topic that Kafka could not have."),
+    _BY_NAME["topic"],
+    ("date", pa.date32(), "When it was received: the day in UTC."),
+]
+
 DAMAGE = ("damaged", "damaged_bytes")
 """Columns that a query has to name: the ranges that they tell of are rows then."""
-_TYPES = {name: kind for name, kind, _ in (*STORED, UNREAD, *RECORDS)}
+_TYPES = {name: kind for name, kind, _ in (*STORED, UNREAD, *RECORDS, *ARCHIVED)}
 
 
 def to_schema(names: Iterable[str]) -> pa.Schema:

@@ -13,6 +13,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
     IntegerType,
     LongType,
     StringType,
@@ -31,6 +32,7 @@ _SPARKS: dict[pa.DataType, DataType] = {
     pa.int32(): IntegerType(),
     pa.string(): StringType(),
     fields.TIMES: TimestampType(),
+    pa.date32(): DateType(),
     fields.ARROW_HEADERS: HEADERS,
 }
 """Spark's own function takes other arguments in each release."""
@@ -46,6 +48,7 @@ SCHEMA = _spark(fields.STORED)
 UNREAD = _spark([fields.UNREAD])[0]
 """Only if a schema names it: else such an error ends the query."""
 KAFKA_SCHEMA = _spark(fields.RECORDS)
+ARCHIVE_SCHEMA = _spark(fields.ARCHIVED)
 
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:

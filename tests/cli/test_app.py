@@ -57,6 +57,7 @@ NEEDED = {
     "brucectl inspect show": ["0"],
     "brucectl inspect find": ["v"],
     "brucectl inspect carve": ["/dev/null"],
+    "brucectl archive": ["--to", "/nowhere"],
     "brucectl config convert": ["/dev/null"],
     "brucectl spark archive": ["--to", "/nowhere"],
     "brucectl query": ["SELECT 1"],

@@ -1,13 +1,55 @@
-"""Spools to read."""
+"""Spools to read, and the engines that read them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spool.fixture import SpoolFixture
+
+if TYPE_CHECKING:
+    from pipeline.archive.files import Files
+    from pipeline.engine import Engine
+
+
+@pytest.fixture(scope="module", params=[pytest.param("spark", marks=pytest.mark.spark), "duckdb"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Each in turn: what a test claims, it claims of both."""
+    if request.param == "spark":
+        from pipeline.spark_engine import SparkEngine
+
+        yield SparkEngine(request.getfixturevalue("spark"))
+    else:
+        from pipeline.embedded.engine import open_engine
+
+        with open_engine() as opened:
+            yield opened
+
+
+@pytest.fixture(scope="module")
+def files(request: pytest.FixtureRequest, engine: Engine) -> Callable[[Path], Files]:
+    """The files of an archive in a directory, as this engine writes them."""
+    from pipeline.embedded.archive import LocalFiles
+    from pipeline.embedded.engine import DuckEngine
+
+    def files_in(directory: Path) -> Files:
+        if isinstance(engine, DuckEngine):
+            return LocalFiles(engine, str(directory))
+        from pipeline.archive.spark import SparkFiles
+
+        return SparkFiles(request.getfixturevalue("spark"), str(directory))
+
+    return files_in
+
+
+@pytest.fixture(scope="module")
+def working(engine: Engine) -> Iterator[Engine]:
+    """An engine, its words in use."""
+    with engine.working():
+        yield engine
 
 
 @pytest.fixture

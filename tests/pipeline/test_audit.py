@@ -1,29 +1,57 @@
-"""The audit names each fault, and finds none where there is none."""
+"""The audit names each fault, and finds none where there is none: on either engine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+
+from pipeline.source.fields import to_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+    from pipeline.engine import DataFrame, Engine
 
 SPOOL, OTHER = "a" * 32, "b" * 32
-STORED = (
-    "spool string, sequence long, topic string, partition_key int, timestamp_ms long, "
-    "key binary, value binary, headers array<struct<key:string,value:binary>>, partition int"
+_STORED = ("spool", "sequence", "topic", "partition_key", "timestamp_ms", "key", "value", "headers")
+STORED = to_schema(_STORED).append(pa.field("partition", pa.int32()))
+FOUND = to_schema(
+    (
+        "topic",
+        "partition",
+        "offset",
+        "timestamp_ms",
+        "key",
+        "value",
+        "headers",
+        "bruce_spool",
+        "bruce_sequence",
+    )
 )
-FOUND = (
-    "topic string, partition int, offset long, timestamp_ms long, key binary, value binary, "
-    "headers array<struct<key:string,value:binary>>, bruce_spool string, bruce_sequence long"
-)
+IDS = to_schema(("spool", "sequence"))
 
 
-_IDS = "spool string, sequence long"
+def frame(engine: Engine, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> DataFrame:
+    """A table of these rows, whose headers are pairs."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    at = schema.get_field_index("headers")
+    if at >= 0:
+        names = ("key", "value")
+        columns[at] = [
+            None if one is None else [dict(zip(names, pair, strict=True)) for pair in one]
+            for one in columns[at]
+        ]
+    return engine.table(pa.table(list(map(pa.array, columns, schema.types)), schema))
+
+
+def rows_of(engine: Engine, frame: DataFrame) -> list[SimpleNamespace]:
+    """Its rows."""
+    return [SimpleNamespace(**row) for row in engine.collect(frame)]
 
 
 @dataclass(frozen=True)
@@ -212,7 +240,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> dict[str, dict[str, int]]:
+def found(working: Engine) -> dict[str, dict[str, int]]:
     """The counts of each case, all from one audit: each has its topic, and a range of sequence numbers."""
     from pipeline.audit import AGES, COUNTS, PLACES, SPOOLS, Dropped, Told, match, summarise
 
@@ -239,17 +267,17 @@ def found(spark: SparkSession) -> dict[str, dict[str, int]]:
             content = r.of.key, r.of.value, list(r.of.headers)
             records.append((r.topic or topic, *r.at, r.of.timestamp_ms, *content, *stamp))
     matched = match(
-        spark.createDataFrame(stored, STORED),
-        spark.createDataFrame(records, FOUND),
-        told=Told(*(spark.createDataFrame(rows, _IDS) for rows in (discarded, backlog, withheld))),
-        spools=spark.createDataFrame([(SPOOL, 0, 0, True)], SPOOLS),
-        dropped=Dropped(spark.createDataFrame(ages, AGES), spark.createDataFrame(places, PLACES)),
+        frame(working, stored, STORED),
+        frame(working, records, FOUND),
+        told=Told(*(frame(working, rows, IDS) for rows in (discarded, backlog, withheld))),
+        spools=frame(working, [(SPOOL, 0, 0, True)], SPOOLS),
+        dropped=Dropped(frame(working, ages, AGES), frame(working, places, PLACES)),
     )
     counts: dict[str, dict[str, int]] = {}
-    for row in summarise(matched).collect():
+    for row in rows_of(working, summarise(matched)):
         sums = counts.setdefault(row.topic, dict.fromkeys(COUNTS, 0))
         for name in COUNTS:
-            sums[name] += row[name]
+            sums[name] += getattr(row, name)
     return counts
 
 
@@ -266,38 +294,36 @@ def test_nothing_else_is_found(found: dict[str, dict[str, int]]) -> None:
     assert found.keys() == CASES.keys()
 
 
-def test_without_outcomes(spark: SparkSession) -> None:
+def test_without_outcomes(working: Engine) -> None:
     """When the daemon says nothing of a message that is not in Kafka, it is lost, however old.
 
     A record of a number that the spool's segments hold is of a message that they do not give.
     """
     from pipeline.audit import AGES, PLACES, SPOOLS, Dropped, match
 
-    stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v", [], -1)], STORED)
-    records = spark.createDataFrame(
-        [("t", 0, 0, 1, None, b"v", [], SPOOL, number) for number in (4, 8)], FOUND
-    )
-    spools = spark.createDataFrame([(SPOOL, 4, 8, False)], SPOOLS)
-    dropped = Dropped(spark.createDataFrame([("t", 9)], AGES), spark.createDataFrame([], PLACES))
-    found = match(stored, records, spools=spools, dropped=dropped).collect()
+    stored = frame(working, [(SPOOL, 5, "t", None, 1, None, b"v", [], -1)], STORED)
+    records = frame(working, [("t", 0, 0, 1, None, b"v", [], SPOOL, number) for number in (4, 8)], FOUND)
+    spools = frame(working, [(SPOOL, 4, 8, False)], SPOOLS)
+    dropped = Dropped(frame(working, [("t", 9)], AGES), frame(working, [], PLACES))
+    found = rows_of(working, match(stored, records, spools=spools, dropped=dropped))
     assert {row.sequence: row.outcome for row in found} == {4: "unreadable", 5: "lost", 8: None}
-    matched = match(stored, spark.createDataFrame([], FOUND)).collect()
+    matched = rows_of(working, match(stored, frame(working, [], FOUND)))
     assert [(row.sequence, row.spool, row.topic, row.outcome) for row in matched] == [(5, SPOOL, "t", "lost")]
 
 
-def test_partitions_without_marks(spark: SparkSession) -> None:
+def test_partitions_without_marks(working: Engine) -> None:
     """The partition counts by which messages were routed are not known: none is called misplaced."""
     from pipeline.audit import SPOOLS, match
 
-    stored = spark.createDataFrame([(SPOOL, 5, "t", None, 1, None, b"v", [], 1)], STORED)
-    records = spark.createDataFrame([("t", 0, 0, 1, None, b"v", [], SPOOL, 5)], FOUND)
+    stored = frame(working, [(SPOOL, 5, "t", None, 1, None, b"v", [], 1)], STORED)
+    records = frame(working, [("t", 0, 0, 1, None, b"v", [], SPOOL, 5)], FOUND)
     for marked in (True, False):
-        spools = spark.createDataFrame([(SPOOL, 5, 6, marked)], SPOOLS)
-        (row,) = match(stored, records, spools=spools).collect()
+        spools = frame(working, [(SPOOL, 5, 6, marked)], SPOOLS)
+        (row,) = rows_of(working, match(stored, records, spools=spools))
         assert (row.outcome, row.misplaced) == ("once", marked)
 
 
-def test_what_is_alike_is_counted(spark: SparkSession) -> None:
+def test_what_is_alike_is_counted(working: Engine) -> None:
     """Of equal messages the number of records counts as delivered.
 
     Three alike, one of them discarded, and two records: none is lost. Two alike and five records: both are
@@ -306,45 +332,42 @@ def test_what_is_alike_is_counted(spark: SparkSession) -> None:
     from pipeline.audit import Told, match, stamp
 
     topics = ["three", "three", "three", "two", "two", "one"]
-    stored = spark.createDataFrame(
-        [(SPOOL, i, topic, None, 1, None, b"v", [], -1) for i, topic in enumerate(topics)], STORED
+    stored = frame(
+        working, [(SPOOL, i, topic, None, 1, None, b"v", [], -1) for i, topic in enumerate(topics)], STORED
     )
     found = ["three"] * 2 + ["two"] * 5 + ["other"]
-    records = spark.createDataFrame(
-        [(topic, 0, i, 1, None, b"v", None, None, None) for i, topic in enumerate(found)], FOUND
+    records = frame(
+        working, [(topic, 0, i, 1, None, b"v", None, None, None) for i, topic in enumerate(found)], FOUND
     )
-    told = Told(discarded=spark.createDataFrame([(SPOOL, 0)], _IDS))
+    told = Told(discarded=frame(working, [(SPOOL, 0)], IDS))
     stamped = stamp(stored, records, told=told)
-    rows = match(stored, stamped, told=told).collect()
+    rows = rows_of(working, match(stored, stamped, told=told))
     outcomes = {row.sequence: row.outcome for row in rows if row.outcome}
     duplicated = "duplicated"
     assert outcomes == {0: "discarded", 1: "once", 2: "once", 3: duplicated, 4: duplicated, 5: "lost"}
     assert [(row.topic, row.copies) for row in rows if not row.outcome] == [("other", 1)]
 
 
-def test_headers_tell_what_is_alike(spark: SparkSession) -> None:
+def test_headers_tell_what_is_alike(working: Engine) -> None:
     """A record is the message that has its headers, but for any `bruce-id` and `bruce-replay`."""
     from pipeline.audit import match, stamp
 
     own = [[("a", b"")], [("a", None)], [("bruce-id", bytes(24)), ("b", b"1")]]
-    stored = spark.createDataFrame(
-        [(SPOOL, i, "t", None, 1, None, b"v", h, -1) for i, h in enumerate(own)], STORED
-    )
+    stored = frame(working, [(SPOOL, i, "t", None, 1, None, b"v", h, -1) for i, h in enumerate(own)], STORED)
     sent = [own[1], own[0], [("b", b"1")], [("bruce-replay", b"5"), ("b", b"1")], [("b", b"2")], []]
-    records = spark.createDataFrame(
-        [("t", 0, i, 1, None, b"v", h, None, None) for i, h in enumerate(sent)], FOUND
-    )
-    rows = match(stored, stamp(stored, records)).collect()
+    records = frame(working, [("t", 0, i, 1, None, b"v", h, None, None) for i, h in enumerate(sent)], FOUND)
+    rows = rows_of(working, match(stored, stamp(stored, records)))
     assert {row.sequence: (row.outcome, row.altered) for row in rows if row.outcome} == {
         0: ("once", False),
         1: ("once", False),
         2: ("duplicated", False),
     }
     assert sum(row.copies for row in rows if not row.outcome) == 2
-    found = {row.offset: row.bruce_sequence for row in stamp(stored, records).collect()}
+    found = {row.offset: row.bruce_sequence for row in rows_of(working, stamp(stored, records))}
     assert found == {0: 1, 1: 0, 2: 2, 3: 2, 4: None, 5: None}
 
 
+@pytest.mark.spark
 def test_who_a_record_is(spark: SparkSession) -> None:
     """`bruce_id` reads our header among others, and is null without one, or with another's.
 

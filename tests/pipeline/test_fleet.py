@@ -55,6 +55,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_audit(spark: SparkSession, fleet: Fleet) -> None:
     """Each message of each spool is judged."""
     from pipeline.audit_job import run_audit
+    from pipeline.spark_engine import SparkEngine
 
     with EmbeddedKafka(brokers=1, topics=[("clicks", 2)]) as kafka:
         properties = {"bootstrap.servers": kafka.bootstrap_servers}
@@ -65,7 +66,7 @@ def test_audit(spark: SparkSession, fleet: Fleet) -> None:
                 value = b"%d %d" % (number, i)
                 producer.produce("clicks", value, None, number % 2, timestamp=1000 + i, headers=[stamp])
         assert producer.flush(30) == 0
-        report = run_audit(spark, [fleet.glob], properties)
+        report = run_audit(SparkEngine(spark), [fleet.glob], properties)
     assert len(report.spools) == SPOOLS
     found = {name: count for name, count in report.total.items() if count}
     stored = SPOOLS * EACH
@@ -111,8 +112,11 @@ def test_run(spark: SparkSession, fleet: Fleet) -> None:
 @pytest.mark.spark
 def test_archive(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     """All is archived, and a second time nothing."""
-    from pipeline.archive import run_archive
+    from pipeline.archive.job import run_archive
+    from pipeline.archive.spark import SparkFiles
+    from pipeline.spark_engine import SparkEngine
 
-    first = run_archive(spark, [fleet.glob], str(tmp_path / "lake"))
+    engine, files = SparkEngine(spark), SparkFiles(spark, str(tmp_path / "lake"))
+    first = run_archive(engine, files, [fleet.glob])
     assert (sum(first.topics.values()), first.sound) == (SPOOLS * EACH, True)
-    assert not run_archive(spark, [fleet.glob], str(tmp_path / "lake")).topics
+    assert not run_archive(engine, files, [fleet.glob]).topics

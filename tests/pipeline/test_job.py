@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from pipeline.computed import Computed
 from tests.spool.fixture import SpoolFixture
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ LARGE = (1 << 62) + 1
 @pytest.mark.parametrize("version", ["4.0.0", "4.1.0"])
 def test_each_row_keeps_its_own(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     """Over many batches of many tasks, nulls and large numbers; a column of that name is replaced."""
-    from pyspark.sql.types import LongType
-
     from pipeline import spark_release
     from pipeline.job import with_column
 
@@ -82,7 +81,7 @@ def test_each_row_keeps_its_own(spark: SparkSession, monkeypatch: pytest.MonkeyP
         rows = spark.range(0, 100, 1, 3).selectExpr(
             "id", f"if(id % 3 = 0, null, id + {LARGE}) n", "cast(id as string) text", "1 made"
         )
-        found = with_column(rows, "made", LongType(), less, "n", "id").collect()
+        found = with_column(rows, Computed("made", pa.int64(), less, ("n", "id"))).collect()
     finally:
         spark.conf.unset(setting)
     assert [row.asDict() for row in sorted(found, key=lambda row: row.id)] == [

@@ -18,7 +18,7 @@ from pipeline import spark_release
 from pipeline.spark_release import ARROW_FUNCTIONS, FILTERS, OLDEST, READ_LIMITS, has, java_here, lacks
 from tests.daemon import ROOT
 
-OF_4_1 = ["pushFilters spares no segment before 4.1", "brucectl spark stats cannot run before 4.1"]
+OF_4_1 = ["pushFilters spares no segment before 4.1"]
 OF_4_2 = ["a batch of a stream takes all there is before 4.2"]
 
 
@@ -43,24 +43,20 @@ def test_releases_are_told_by_number(
 
 
 def test_what_an_old_one_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Filters are passed over with one sentence; a limit that would not be kept, and stats, end with one."""
+    """Filters are passed over with one sentence; a limit that would not be kept ends with one."""
     pytest.importorskip("pyspark")
-    from pipeline.errors import BadOption, MissingSpark
+    from pipeline.errors import BadOption
     from pipeline.source.schema import SCHEMA
     from pipeline.source.source import BruceSource
-    from pipeline.stats import run_stats
 
     monkeypatch.setattr(spark_release, "version", lambda: "4.0.5")
-    for name in ("source.source", "stats"):
-        monkeypatch.setattr(f"pipeline.{name}.version", lambda: "4.0.5")
+    monkeypatch.setattr("pipeline.source.source.version", lambda: "4.0.5")
     with pytest.warns(UserWarning, match=r"pushFilters spares nothing here: PySpark 4\.0\.5 tells a source"):
         BruceSource({"path": str(tmp_path), "pushFilters": "true"}).reader(SCHEMA)
     with pytest.raises(
         BadOption, match=r"maxBytesPerTrigger needs PySpark 4\.2 or newer, and this is 4\.0\.5"
     ):
         BruceSource({"path": str(tmp_path), "maxBytesPerTrigger": "1"}).streamReader(SCHEMA)
-    with pytest.raises(MissingSpark, match=r"stats needs pyspark 4\.1 or newer, and this is 4\.0\.5"):
-        run_stats(None, [str(tmp_path)])  # type: ignore[arg-type]
 
 
 COMMANDS = {

@@ -26,9 +26,9 @@ from dispatch.transactions.exactly_once import Phase
 from dispatch.transactions.progress import task_transactional_id
 from pipeline.delivery.backlog import open_runs
 from pipeline.delivery.carrier import Carrier, TransactionalTask
+from pipeline.delivery.choice import Routes
 from pipeline.delivery.drain import delivery_from
 from pipeline.delivery.lease import delivery_lease
-from pipeline.delivery.route import Routes
 from pipeline.delivery.route_plan import read_segments
 from pipeline.delivery.task_book import TaskBook
 from pipeline.errors import JobFailed

@@ -1,8 +1,9 @@
 """Questions in SQL: DuckDB in one process and Spark, over a spool and over Parquet of the same rows.
 
 Within a session each question is asked of all four by turns, after a turn that does not count. Then the
-commands, from the shell to the last row: `brucectl query` and `brucectl spark query`. Ratios are by rate:
-above 1 the spool, or the command without Java, is faster.
+commands, from the shell to the last row: `brucectl query` beside `brucectl spark query`; and `audit`, `stats`
+and `archive` of messages that are in an embedded Kafka, beside the same on Spark. Ratios are by rate: above 1
+the spool, or the command without Java, is faster.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 
-from tools.benches.bench import Bench
+from spool.shared.state import Field
+from tools.benches.bench import Bench, accept
+from tools.benches.drain import OVERHEAD_BYTES, TIMEOUT_S
 from tools.benches.report import Figure
 from tools.benches.spark import ROOM, cost, fill
 from tools.bruce_process import NOWHERE
+from tools.load import LoadOptions
+from tools.waiting import wait_until
 
 QUESTIONS = {
     "all columns": "SELECT max(hash({columns})) FROM {rows}",
@@ -30,6 +36,7 @@ QUESTIONS = {
 """In the SQL of both engines."""
 REQUIRED = {"all columns": 0.7, "count(*)": 0.6, "a filter on topic": 0.6}
 """Of Spark on the spool, against Parquet in Spark."""
+KEPT = {"spool": {**ROOM["spool"], "keep_delivered_hours": 1}}
 COLUMNS = (
     "host, spool, segment, frame_offset, sequence, timestamp_ms, kind, topic, partition_key, key, value, "
     "uid, pid"
@@ -42,6 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """How much."""
     parser.add_argument("--count", type=int, default=3_000_000, help="messages; default 3,000,000")
     parser.add_argument("--bytes", type=int, default=120, help="of key and value together; default 120")
+    parser.add_argument("--audited", type=int, default=329_000, help="messages of the audit; default 329,000")
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
@@ -65,14 +73,47 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
                 "M rows/s",
                 baseline=[millions / one for one in duck_parquet],
             )
-        ours = [command(bruce.spool, "query") for _ in range(bench.repeat)]
-        theirs = [command(bruce.spool, "spark", "query") for _ in range(bench.repeat)]
+        ours = [command("query", COMMAND, bruce.spool) for _ in range(bench.repeat)]
+        theirs = [command("spark", "query", COMMAND, bruce.spool) for _ in range(bench.repeat)]
     yield Figure(
         "brucectl query against brucectl spark query",
         [1 / one for one in ours],
         "commands/s",
         baseline=[1 / one for one in theirs],
     )
+    yield from measure_jobs(bench, options)
+
+
+def measure_jobs(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
+    """The same messages, with both engines."""
+    count = bench.scaled(options.audited)
+    with (
+        bench.kafka("embedded", brokers=1, partitions=12) as kafka,
+        bench.bruce(kafka.bootstrap, settings=KEPT) as bruce,
+    ):
+        bruce.start()
+        size = options.bytes + OVERHEAD_BYTES
+        accept(bruce, LoadOptions(bruce.socket, count=count, sizes=(size, size)), TIMEOUT_S)
+        wait_until(
+            lambda: bruce.word(Field.LOW_WATERMARK) >= count,
+            TIMEOUT_S,
+            "all that was accepted to be delivered",
+        )
+        bruce.stop()
+        for job in ("audit", "stats", "archive"):
+            seconds: dict[str, list[float]] = {"": [], "spark": []}
+            for turn, (engine, found) in product(range(bench.repeat), seconds.items()):
+                more: dict[str, tuple[object, ...]] = {
+                    "audit": ("--config", bruce.config, "--bootstrap-servers", kafka.bootstrap),
+                    "archive": ("--to", bench.directory / f"archive-{engine}-{turn}"),
+                }
+                found.append(command(*filter(None, [engine]), job, bruce.spool, *more.get(job, ())))
+            yield Figure(
+                f"brucectl {job} against brucectl spark {job}",
+                [count / one for one in seconds[""]],
+                "msg/s",
+                baseline=[count / one for one in seconds["spark"]],
+            )
 
 
 def ask_by_turns(bench: Bench, spool: Path, parquet: Path) -> dict[str, tuple[list[float], ...]]:
@@ -81,7 +122,7 @@ def ask_by_turns(bench: Bench, spool: Path, parquet: Path) -> dict[str, tuple[li
 
     from pipeline.embedded.dataset import SpoolDataset  # noqa: PLC0415
     from pipeline.session import open_session  # noqa: PLC0415
-    from pipeline.stats import query  # noqa: PLC0415
+    from pipeline.spark_query import query  # noqa: PLC0415
 
     found: dict[str, tuple[list[float], ...]] = {}
     with open_session(f"local[{len(os.sched_getaffinity(0))}]") as session:
@@ -104,9 +145,9 @@ def ask_by_turns(bench: Bench, spool: Path, parquet: Path) -> dict[str, tuple[li
     return found
 
 
-def command(spool: Path, *words: str) -> float:
-    """The seconds of one command, from its start to its end."""
-    program = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", *words]
+def command(*words: object) -> float:
+    """The seconds of one command of brucectl, from its start to its end."""
+    program = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", *map(str, words)]
     began = time.monotonic()
-    subprocess.run([*program, COMMAND, str(spool)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - began

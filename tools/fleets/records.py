@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.delivery.route import Runs
+from pipeline.delivery.choice import Runs
 from pipeline.source.outcomes import read_outcomes as read_marks
 from pipeline.source.plan import plan_spool
 from spool.layout import Layout

@@ -30,7 +30,7 @@ from cli.commands.arguments import (
     provenance,
     segment_files,
 )
-from cli.commands.spark.options import BootstrapServers, kafka_properties
+from cli.commands.jobs import BootstrapServers, kafka_properties
 from cli.terminal import errors
 from cli.terminal.errors import BadArgument
 

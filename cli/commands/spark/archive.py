@@ -1,23 +1,18 @@
-"""`brucectl spark archive`: spools to Parquet."""
+"""`brucectl spark archive`: the spools of a fleet to Parquet, on a cluster."""
 
 from __future__ import annotations
 
-import signal
-from collections import Counter
-from threading import Event
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from cli.commands.archive import Compact, Continuous, Run, run
 from cli.commands.arguments import AsJson, ConfigFile, examples
-from cli.commands.spark.options import Conf, Master, Spools, going_on, job_session, spool_paths
-
-if TYPE_CHECKING:
-    from pipeline.archive import ArchiveReport
+from cli.commands.jobs import Spools, spool_paths
+from cli.commands.spark.options import Conf, Master, job_session, name_page
 
 EXAMPLES = examples(
-    "brucectl spark archive /var/lib/bruce --to /srv/archive",
-    "brucectl spark archive --to /srv/archive --continuous --compact",
+    "brucectl spark archive '/mnt/fleet/*/bruce' --to /srv/archive --continuous --compact",
     "brucectl spark archive '/mnt/fleet/*/bruce' --to hdfs://namenode/bruce --compact --master yarn",
 )
 
@@ -31,66 +26,29 @@ def archive(
             "--to", metavar="DIR", help="The archive: a directory, or an address that Hadoop knows."
         ),
     ],
-    compact: Annotated[bool, typer.Option("--compact", help="Then merge small files.")] = False,
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on, every 10 s, until SIGTERM or SIGINT.")
-    ] = False,
+    compact: Compact = False,
+    continuous: Continuous = False,
     as_json: AsJson = False,
     master: Master = None,
     conf: Conf = None,
     config: ConfigFile = None,
 ) -> None:
-    """Add what is new in spools to an archive: Parquet files by topic and day.
+    """Add what is new in the spools of a fleet to an archive, on Spark: brucectl archive, on a cluster.
 
-    They are named as DIR/topic=orders/date=2026-11-21/*.parquet. Every committed message comes in once,
-    delivered or not: DIR has how far each spool is archived, so the command can be repeated at any
-    time, and after it was killed. A row has all that the message has, as its sender wrote it; the day is that
-    of its reception, in UTC. Kafka is not asked.
+    The files, the report and the exit codes are those of brucectl-archive(1). Needs Java 17.
 
-    With --continuous it goes on with what comes, Kafka being there or not, and --compact merges now and then;
-    a signal lets it finish what it is at. Exits 1 when messages could not be read in the spool, or left it
-    after an earlier run and before this one ([spool] keep_delivered_hours keeps them).
-
-    With --json one document of version 1, with --continuous one after the other: archive, messages, topics
-    (messages by name), files, merged (small files), unreadable, missed (they left the spool), damaged
-    (segments), spools (by uuid, the first sequence number that is not archived). Needs Java 17.
+    With --json the document of brucectl archive, version 1.
     """
     from cli.config.config import load_config
-    from cli.terminal.errors import FINE, FOUND
 
     paths = spool_paths(spools, load_config(config))
     with job_session(master, conf, bar=not continuous) as session:
-        from pipeline.archive import follow_archive, run_archive
+        from pipeline.archive.spark import SparkFiles
+        from pipeline.job import explained
+        from pipeline.spark_engine import SparkEngine
 
+        with explained():
+            files = SparkFiles(session, to)
         if continuous:
-            sound = True
-            with going_on(session, "archiving what is there, and what comes,"):
-                for report in follow_archive(session, paths, to, _stop_signals(), compact=compact):
-                    _show(report, as_json=as_json)
-                    sound &= report.sound
-            raise typer.Exit(FINE if sound else FOUND)
-        report = run_archive(session, paths, to, compact=compact)
-    _show(report, as_json=as_json)
-    raise typer.Exit(FINE if report.sound else FOUND)
-
-
-def _show(report: ArchiveReport, *, as_json: bool) -> None:
-    from cli.terminal.output import show_json, show_rows, topic_name
-
-    if as_json:
-        show_json(report.as_json())
-    else:
-        # Two that are shown alike are one row.
-        topics: Counter[str] = Counter()
-        for name, count in report.topics.items():
-            topics[topic_name(name)] += count
-        show_rows(["topic", "messages"], topics.items(), clip=("topic",))
-        typer.echo(report.sentence())
-
-
-def _stop_signals() -> Event:
-    """Set by SIGTERM and SIGINT from now on."""
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+            name_page(session)
+        run(SparkEngine(session), files, paths, Run(compact, continuous, as_json))

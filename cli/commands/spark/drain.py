@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.arguments import ConfigFile, Timeout, examples
-from cli.commands.spark.options import (
+from cli.commands.jobs import (
     BootstrapServers,
-    Conf,
-    Master,
     Spools,
     complain_of_damage,
     going_on,
     interruptible,
-    job_session,
     kafka_properties,
-    missing_topics,
-    name_page,
     spool_paths,
 )
+from cli.commands.spark.options import Conf, Master, job_session, missing_topics, name_page
 from cli.terminal import errors
 
 if TYPE_CHECKING:
@@ -136,7 +132,8 @@ def run(
             name_page(session)
             deliver()
         else:
-            with going_on(session, "delivering what is there, and what comes,"):
+            name_page(session)
+            with going_on("delivering what is there, and what comes,"):
                 deliver()
 
 

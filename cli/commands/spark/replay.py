@@ -20,17 +20,8 @@ from cli.commands.arguments import (
     Until,
     examples,
 )
-from cli.commands.spark.options import (
-    BootstrapServers,
-    Conf,
-    Master,
-    Spools,
-    complain_of_damage,
-    job_session,
-    kafka_properties,
-    missing_topics,
-    spool_paths,
-)
+from cli.commands.jobs import BootstrapServers, Spools, complain_of_damage, kafka_properties, spool_paths
+from cli.commands.spark.options import Conf, Master, job_session, missing_topics
 from cli.terminal import errors
 from cli.terminal.errors import BadArgument
 

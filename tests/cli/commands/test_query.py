@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from cli.commands import query
+from cli.commands import jobs
 from spool.format.wire import encode
 from tests.cli.program import run
 from tests.spool.fixture import SpoolFixture
@@ -51,7 +51,7 @@ def test_wrong_sql(path: str) -> None:
 
 def test_without_duckdb(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to install."""
-    monkeypatch.setattr(query, "find_spec", lambda name: None if name == "duckdb" else name)
+    monkeypatch.setattr(jobs, "find_spec", lambda name: None if name == "duckdb" else name)
     code, out, err = run("query", "SELECT 1", path)
     assert (code, out) == (2, "")
     assert "duckdb not installed: install bruce with its extra, bruce-spool[query]" in err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+from datetime import datetime
 
 import pytest
 from rich.console import Console
@@ -167,3 +169,22 @@ def test_printable() -> None:
     assert printable("Grüße, 世界".encode()) == "Grüße, 世界"
     assert printable(b"\x00\x7f\xc2\x9b\x1b") == r"\x00\x7f\x9b\x1b"
     assert printable(b"\x80abc") == r"\x80abc"
+
+
+OF_TYPES = [("a", b"text", datetime(2026, 1, 1).astimezone(), None), ("b", b"\xff\n", None, {"k": b"v"})]
+
+
+def test_json_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    """An object a row; bytes that are not UTF-8 are in base64, under a name that says so."""
+    write_rows(["name", "data", "at", "more"], OF_TYPES, Form.json)
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["name"], first["data"], first["more"]) == ("a", "text", None)
+    assert first["at"].endswith("Z")
+    assert second == {"name": "b", "data_base64": "/wo=", "at": None, "more": {"k": "v"}}
+
+
+def test_csv_has_a_head_and_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reader of CSV gets the values back; no byte of a message reaches the terminal as a command."""
+    write_rows(["name", "data"], [("a,b", b"\x1b[1m"), ("c", None)], Form.csv)
+    text = capsys.readouterr().out
+    assert list(csv.reader(io.StringIO(text))) == [["name", "data"], ["a,b", "\\x1b[1m"], ["c", ""]]

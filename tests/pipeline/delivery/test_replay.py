@@ -100,11 +100,12 @@ def test_an_archive_goes_again(
     spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path
 ) -> None:
     """The same from an archive, whose spool is gone: each message once, with the header of its stored."""
-    from pipeline.archive import READ, shelve
+    from pipeline.archive.job import READ, shelve
     from pipeline.delivery.replay import StoredMessages, run_replay
+    from pipeline.spark_engine import SparkEngine
 
     fill(spool, 100)
-    stored = spark.read.format("bruce").schema(READ).load(str(spool.options.directory))
+    stored = SparkEngine(spark).spools([str(spool.options.directory)], READ)
     shelve(stored).write.partitionBy("topic", "date").parquet(str(tmp_path / "archive"))
     options = DispatchOptions(kafka={"bootstrap.servers": kafka.bootstrap_servers})
     kept = StoredMessages(spark, [str(tmp_path / "archive")], archive=True)
@@ -124,8 +125,9 @@ def test_by_whose_they_are(
     spark: SparkSession, spool: SpoolFixture, tmp_path: Path, *, archive: bool
 ) -> None:
     """By key, an empty one too, by partition key and by sender, as `brucectl replay` has it."""
-    from pipeline.archive import READ, shelve
+    from pipeline.archive.job import READ, shelve
     from pipeline.delivery.replay import StoredMessages, dry
+    from pipeline.spark_engine import SparkEngine
 
     for uid in (0, 1000):
         spool.append(
@@ -145,7 +147,7 @@ def test_by_whose_they_are(
     spool.crash()
     path = str(spool.options.directory)
     if archive:
-        stored = spark.read.format("bruce").schema(READ).load(path)
+        stored = SparkEngine(spark).spools([path], READ)
         path = str(tmp_path / "archive")
         shelve(stored).write.partitionBy("topic", "date").parquet(path)
     kept = StoredMessages(spark, [path], archive=archive)

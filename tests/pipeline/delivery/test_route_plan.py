@@ -66,7 +66,8 @@ def test_a_task_that_runs_again_sends_nothing(
 
     A third one sends nothing either: it finds what the second wrote down, and Kafka's record no more.
     """
-    from pipeline.delivery.route import Routes, route
+    from pipeline.delivery.choice import Routes
+    from pipeline.delivery.route import route
     from pipeline.delivery.sink import Delivery, arrange, deliver
 
     fill(spool, 200)
@@ -135,7 +136,8 @@ def test_a_stream_that_starts_again(
 
     Without limits in Spark a restarted query brings that batch alone, and the next one the rest.
     """
-    from pipeline.delivery.route import Routes, route
+    from pipeline.delivery.choice import Routes
+    from pipeline.delivery.route import route
     from pipeline.delivery.sink import arrange
 
     stored = spark.readStream.format("bruce").options(**LIMIT)
@@ -170,7 +172,8 @@ def test_a_stream_that_starts_again(
 @pytest.mark.spark
 def test_a_write_that_is_run_again(spark: SparkSession, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
     """A job of the same name finds what the first one has sent, and those before it send nothing any more."""
-    from pipeline.delivery.route import Routes, route
+    from pipeline.delivery.choice import Routes
+    from pipeline.delivery.route import route
     from pipeline.delivery.sink import arrange
 
     properties = {"bootstrap.servers": kafka.bootstrap_servers}

@@ -12,7 +12,8 @@ from pyspark.errors import PySparkException
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.options import DispatchOptions
-from pipeline.delivery.route import Routes, route
+from pipeline.delivery.choice import Routes
+from pipeline.delivery.route import route
 from pipeline.delivery.sink import Delivery, arrange, deliver
 from spool.format.wire import encode, encode_message
 from spool.marks.outcome_file import list_outcomes, read_outcomes

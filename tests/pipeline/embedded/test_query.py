@@ -63,7 +63,7 @@ def answer(sql: str, *paths: str, archive: str | None = None) -> list[tuple[Any,
 @pytest.mark.spark
 def test_the_same_as_spark(spark: SparkSession, spool: SpoolFixture) -> None:
     """Both engines give the same rows."""
-    from pipeline.stats import query
+    from pipeline.spark_query import query
 
     path = fill(spool)
     for sql in ANSWERS:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from confluent_kafka import Producer
 
 from dispatch.embedded import EmbeddedKafka
-from pipeline.errors import BadOption
-from pipeline.kafka.ends import (
-    count_dropped,
-    find_starts,
-    offsets_of,
-    plan_withheld,
-    read_ranges,
-    show_ranges,
-)
-from pipeline.kafka.reader import Range, plan_ranges
+from pipeline.kafka.ends import count_dropped, find_starts, offsets_of, plan_withheld
+from pipeline.kafka.ranges import plan_ranges
 
 SPOOL = bytes(range(16))
 
@@ -41,12 +32,3 @@ def test_starts() -> None:
         assert count_dropped(properties, ["t", "empty", "absent"]) == {"t": found.dropped}
         assert offsets_of([found, found]) == {"t": 2 * found.dropped}
         assert plan_withheld(properties) == []
-
-
-def test_ranges_are_an_option() -> None:
-    """They are read as they were written; anything else is refused in one sentence."""
-    ranges = [Range("a,b", 3, 0, 1 << 40), Range("t", 0, 5, 6)]
-    assert read_ranges(show_ranges(ranges)) == ranges
-    for text in ("true", "[1]", '[["t", 0, 1]]', '[["t", 0, 1, "x"]]', "{"):
-        with pytest.raises(BadOption, match="is no list of"):
-            read_ranges(text)

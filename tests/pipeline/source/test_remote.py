@@ -169,10 +169,13 @@ def test_spark_reads_an_address(spark: SparkSession, fleet: dict[str, SpoolFixtu
 @pytest.mark.spark
 def test_an_archive_of_addresses(spark: SparkSession, fleet: dict[str, SpoolFixture], tmp_path: Path) -> None:
     """`archive` takes addresses, too, and knows the next time what it has of them."""
-    from pipeline.archive import run_archive
+    from pipeline.archive.job import run_archive
+    from pipeline.archive.spark import SparkFiles
+    from pipeline.spark_engine import SparkEngine
 
     with object_store(tmp_path) as (query, _):
         paths = [f"s3://me:secret@bucket/fleet/*/spool?{query}"]
-        assert run_archive(spark, paths, str(tmp_path / "archive")).messages == 360
-        again = run_archive(spark, paths, str(tmp_path / "archive"))
+        engine, files = SparkEngine(spark), SparkFiles(spark, str(tmp_path / "archive"))
+        assert run_archive(engine, files, paths).messages == 360
+        again = run_archive(engine, files, paths)
     assert (again.messages, again.sound) == (0, True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.test_archive import fill
+from tests.pipeline.archive.test_job import fill
 from tests.spark import Done
 from tests.spool.fixture import SpoolFixture
 

@@ -37,33 +37,6 @@ def test_command(kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-def test_topics_that_are_shown_alike() -> None:
-    """They are one row for each dimension, text stays on its line, and the last row is the sum."""
-    from cli.commands.spark.audit import _rows
-    from pipeline.audit import COUNTS
-    from pipeline.audit_report import Report
-
-    def counts(stored: int) -> dict[str, int]:
-        return {**dict.fromkeys(COUNTS, 0), "stored": stored}
-
-    long, longer, odd = "t" * 300, "t" * 301, "a\x1b[31m\tb"
-    groups = [
-        {"topic": long, "hour": "h", **counts(1)},
-        {"topic": longer, "hour": "h", **counts(2)},
-        {"topic": longer, "hour": None, **counts(4)},
-        {"topic": odd, "hour": "h", **counts(8)},
-    ]
-    report = Report([], {long: counts(1), longer: counts(6), odd: counts(8)}, by=("hour",), groups=groups)
-    assert COUNTS[0] == "stored"
-    assert [row[:3] for row in _rows(report)] == [
-        ["t" * 248 + "…", "h", 3],
-        ["t" * 248 + "…", "-", 4],
-        [r"a\x1b[31m\tb", "h", 8],
-        ["all", "-", 15],
-    ]
-
-
-@pytest.mark.spark
 def test_command_without_java(spool: SpoolFixture, tmp_path: Path) -> None:
     """Without Java the command says so in one sentence and exits 2."""
     done = subprocess.run(

@@ -1,0 +1,108 @@
+"""`brucectl archive`: spools to Parquet."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+
+import typer
+
+from cli.commands.arguments import AsJson, ConfigFile, examples
+from cli.commands.jobs import Spools, engine, going_on, spool_paths
+
+if TYPE_CHECKING:
+    from pipeline.archive.files import Files
+    from pipeline.archive.job import ArchiveReport
+    from pipeline.engine import Engine
+
+EXAMPLES = examples(
+    "brucectl archive --to /srv/archive",
+    "brucectl archive --to /srv/archive --continuous --compact",
+)
+Compact = Annotated[bool, typer.Option("--compact", help="Then merge small files.")]
+Continuous = Annotated[bool, typer.Option("--continuous", help="Go on, every 10 s, until SIGTERM or SIGINT.")]
+
+
+def archive(
+    spools: Spools = None,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The archive: a directory.")],
+    compact: Compact = False,
+    continuous: Continuous = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Add what is new in spools to an archive: Parquet files by topic and day.
+
+    They are named as DIR/topic=orders/date=2026-11-21/*.parquet. Every committed message comes in once,
+    delivered or not: DIR has how far each spool is archived, so the command can be repeated at any
+    time, and after it was killed. A row has all that the message has, as its sender wrote it; the day is that
+    of its reception, in UTC. Kafka is not asked.
+
+    With --continuous it goes on with what comes, Kafka being there or not, and --compact merges now and then;
+    a signal lets it finish what it is at. Exits 1 when messages could not be read in the spool, or left it
+    after an earlier run and before this one ([spool] keep_delivered_hours keeps them).
+
+    DuckDB does it in this process, without Java; brucectl spark archive does the same on a cluster, to any
+    address that Hadoop knows. Either goes on with what the other has written. Needs bruce-spool[query].
+
+    With --json one document of version 1, with --continuous one after the other: archive, messages, topics
+    (messages by name), files, merged (small files), unreadable, missed (they left the spool), damaged
+    (segments), spools (by uuid, the first sequence number that is not archived).
+    """
+    from cli.config.config import load_config
+
+    paths = spool_paths(spools, load_config(config))
+    with engine() as duckdb:
+        from pipeline.embedded.archive import LocalFiles
+
+        run(duckdb, LocalFiles(duckdb, to), paths, Run(compact, continuous, as_json))
+
+
+class Run(NamedTuple):
+    """How an archive is written."""
+
+    compact: bool
+    continuous: bool
+    as_json: bool
+
+
+def run(job_engine: Engine, files: Files, paths: list[str], how: Run) -> NoReturn:
+    """Archive, print each report, and exit as they say."""
+    from cli.terminal.errors import FINE, FOUND
+    from pipeline.archive.job import follow_archive, run_archive
+
+    if how.continuous:
+        sound = True
+        with going_on("archiving what is there, and what comes,"):
+            for report in follow_archive(job_engine, files, paths, _stop_signals(), compact=how.compact):
+                _show(report, as_json=how.as_json)
+                sound &= report.sound
+        raise typer.Exit(FINE if sound else FOUND)
+    report = run_archive(job_engine, files, paths, compact=how.compact)
+    _show(report, as_json=how.as_json)
+    raise typer.Exit(FINE if report.sound else FOUND)
+
+
+def _show(report: ArchiveReport, *, as_json: bool) -> None:
+    from cli.terminal.output import show_json, show_rows, topic_name
+
+    if as_json:
+        show_json(report.as_json())
+    else:
+        # Two that are shown alike are one row.
+        topics: Counter[str] = Counter()
+        for name, count in report.topics.items():
+            topics[topic_name(name)] += count
+        show_rows(["topic", "messages"], topics.items(), clip=("topic",))
+        typer.echo(report.sentence())
+
+
+def _stop_signals() -> Event:
+    """Set by SIGTERM and SIGINT from now on."""
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

@@ -1,0 +1,117 @@
+"""Shared by the commands that run a job over whole spools, here or on Spark: options, and the engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.terminal import errors
+from cli.terminal.errors import BadArgument
+from cli.terminal.output import Form
+
+if TYPE_CHECKING:
+    from cli.config.config import Config
+    from pipeline.embedded.engine import DuckEngine
+
+Spools = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SPOOL", help="A directory, or a glob of several; else the configured one."),
+]
+ArchiveView = Annotated[
+    str | None, typer.Option("--archive", metavar="DIR", help="The archive that the view `archive` reads.")
+]
+RowForm = Annotated[
+    Form, typer.Option("--form", metavar="FORM", help="table, json (an object a line) or csv.")
+]
+BootstrapServers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers", metavar="HOST:PORT", help="Addresses of Kafka (default: as configured)."
+    ),
+]
+
+
+def spool_paths(named: list[str] | None, settings: Config) -> list[str]:
+    """The spools that are meant."""
+    return named or [str(settings.spool.directory)]
+
+
+def kafka_properties(settings: Config, bootstrap_servers: str | None) -> dict[str, str]:
+    """librdkafka's properties, as configured but for the address. Raises BadArgument, BadProperty."""
+    from cli.config.config import EMBEDDED
+    from dispatch.options import demand_credentials
+
+    properties = dict(settings.dispatch.kafka)
+    demand_credentials(properties)
+    if bootstrap_servers:
+        properties.pop("metadata.broker.list", None)  # librdkafka's other name for it
+        properties["bootstrap.servers"] = bootstrap_servers
+    if properties.get("bootstrap.servers") == EMBEDDED:
+        raise BadArgument("the embedded Kafka has another address each time; give --bootstrap-servers")
+    return properties
+
+
+def complain_of_damage(paths: list[str]) -> bool:
+    """Name each segment that no job reads, since its header is damaged; whether there is one."""
+    from cli.terminal.output import complain
+    from pipeline.source.plan import list_unreadable
+
+    unreadable = list_unreadable(paths)
+    for place in unreadable:
+        complain(f"{place} has a damaged header: nothing of it was read; see `brucectl inspect verify`")
+    return bool(unreadable)
+
+
+def demand(*packages: str) -> None:
+    """Raise MissingEngine unless these are installed."""
+    from pipeline.errors import MissingEngine
+
+    if missing := [name for name in packages if not find_spec(name)]:
+        raise MissingEngine(
+            f"{' and '.join(missing)} not installed: install bruce with its extra, bruce-spool[query]; "
+            "the same command of brucectl spark does without"
+        )
+
+
+@contextmanager
+def engine() -> Iterator[DuckEngine]:
+    """DuckDB in this process; an interrupt ends the command with a sentence. Raises MissingEngine."""
+    demand("duckdb", "pyarrow", "sqlframe")
+    from pipeline.embedded.engine import open_engine
+
+    with interruptible(), open_engine() as opened:
+        yield opened
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End the command with a sentence at an interrupt."""
+    from cli.terminal.output import complain
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        # Streams that are open to Spark cannot be closed in order any more, and would say so.
+        sys.unraisablehook = lambda _: None
+        complain("interrupted: the job has not come to its end; the same command may be given again")
+        raise typer.Exit(errors.INTERRUPTED) from None
+
+
+@contextmanager
+def going_on(what: str) -> Iterator[None]:
+    """Work that Control-C is the end of. On a terminal, say that it goes on, and that it has ended."""
+    from cli.terminal.output import complain, error_console
+
+    shown = error_console().is_terminal
+    if shown:
+        complain(f"{what} until Control-C")
+    with suppress(KeyboardInterrupt):
+        yield
+    if shown:
+        # Over the ^C of the terminal.
+        complain("\rended: the same command goes on from here")

@@ -1,0 +1,9 @@
+"""An archive of spools: Parquet files by topic and day, from either engine.
+
+job      adds what is new, and merges small files
+files    what an engine writes and lists
+log      commits: a job happens whole or not at all
+spark    the files of Spark, at any address that Hadoop knows
+
+The files that DuckDB writes on this host are `pipeline.embedded.archive`'s.
+"""

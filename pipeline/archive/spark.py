@@ -1,0 +1,163 @@
+"""An archive written by Spark, at any address that Hadoop knows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipeline.archive.files import File, Staged
+from pipeline.archive.log import Store
+from pipeline.errors import JobFailed
+from pipeline.source.archived import read_archive
+from pipeline.source.fields import PARTITIONS
+from pipeline.source.schema import ARCHIVE_SCHEMA
+
+
+class HadoopStore:
+    """Implements `pipeline.archive.log.Store`."""
+
+    def __init__(self, session: SparkSession, directory: str) -> None:
+        """Raises JobFailed for an address that Hadoop does not understand."""
+        # Spark has no public way to Hadoop's classes.
+        context: Any = session.sparkContext
+        gateway, configuration = context._gateway, context._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._hadoop, self._text = gateway.jvm.org.apache.hadoop.fs, gateway.jvm.org.apache.commons.io
+        how = getattr(self._hadoop, "Options$Rename")
+        self._never_over = gateway.new_array(how, 1)
+        self._never_over[0] = how.NONE
+        try:
+            path = self._hadoop.Path(directory)
+            self._fs = path.getFileSystem(configuration)
+            self._files = self._hadoop.FileContext.getFileContext(path.toUri(), configuration)
+        except Py4JJavaError as error:
+            raise JobFailed(f"{directory} cannot be used: {error.java_exception.getMessage()}") from error
+        self._root = self._fs.makeQualified(path)
+        self.address: str = self._root.toString()
+        """With its scheme, as Spark's readers and writers take it."""
+
+    def within(self, name: str) -> str:
+        """The address of a name."""
+        return f"{self.address}/{name}"
+
+    def list(self, name: str) -> list[str]:
+        """The names in a directory, in order; none when there is no such directory."""
+        path = self._path(name)
+        if not self._fs.exists(path):
+            return []
+        return sorted(status.getPath().getName() for status in self._fs.listStatus(path))
+
+    def read(self, name: str) -> str:
+        """A small file."""
+        stream = self._fs.open(self._path(name))
+        try:
+            return str(self._text.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def publish(self, name: str, text: str) -> None:
+        """Write a small file, all or nothing. Raises JobFailed when there is one of this name."""
+        draft = self._path(f"{name}.tmp")
+        stream = self._fs.create(draft, True)
+        stream.write(bytearray(text.encode()))
+        stream.hsync()
+        stream.close()
+        try:
+            self._rename(draft, self._path(name))
+        except Py4JJavaError as error:
+            if self._fs.exists(self._path(name)):
+                raise JobFailed(f"another job writes to {self.address}; start this one again") from error
+            raise
+        self._sync([os.path.dirname(name)])
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file the name it keeps; no error when that was done before."""
+        if not self._fs.exists(self._path(source)):
+            return
+        self._fs.mkdirs(self._path(target).getParent())
+        self._rename(self._path(source), self._path(target))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a directory with its contents; no error when it is gone."""
+        self._fs.delete(self._path(name), True)
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Sync files and their directories; only of a local disk, since other stores do it themselves."""
+        files = list(names)
+        self._sync([*files, *{os.path.dirname(name) for name in files}])
+
+    def _sync(self, names: Iterable[str]) -> None:
+        if not self.address.startswith("file:"):
+            return
+        directory = str(self._root.toUri().getPath())
+        for name in names:
+            fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def _rename(self, source: Any, target: Any) -> None:
+        """Raises Py4JJavaError when there is a file of that name: this rename overwrites nothing."""
+        self._files.rename(source, target, self._never_over)
+
+    def _path(self, name: str) -> Any:
+        return self._hadoop.Path(self._root, name) if name else self._root
+
+
+class SparkFiles:
+    """Implements `pipeline.archive.files.Files`."""
+
+    def __init__(self, session: SparkSession, target: str) -> None:
+        """Raises JobFailed for an address that Hadoop does not understand."""
+        self._session, self._place = session, HadoopStore(session, target)
+        self.store: Store = self._place
+
+    def write(self, rows: DataFrame, staging: str) -> Staged:
+        """Spark splits partitions that are too large for one task, and joins those that are too small."""
+        rows = rows.hint("rebalance", *PARTITIONS)
+        return self._write_in_order(rows.sortWithinPartitions(*PARTITIONS, "spool", "sequence"), staging)
+
+    def visible(self) -> list[File]:
+        return self._list(self.store.address)
+
+    def count(self, names: Sequence[str]) -> int:
+        return self._read(names).count()
+
+    def merge(self, bins: Sequence[Sequence[str]], staging: str) -> Staged:
+        """The rows of one bin are one task's."""
+        named = [(name, number) for number, names in enumerate(bins) for name in names]
+        table = self._session.createDataFrame(named, "file string, bin int")
+        # The path is an encoded URI, but nothing in its last parts needs that.
+        file = f.substring_index("_metadata.file_path", "/", -(len(PARTITIONS) + 1))
+        rows = self._read([name for name, _ in named]).withColumn("file", file)
+        together = rows.join(f.broadcast(table), "file").repartition(len(bins), "bin")
+        ordered = together.sortWithinPartitions(*PARTITIONS, "spool", "sequence")
+        return self._write_in_order(ordered.drop("file", "bin"), staging)
+
+    def _read(self, names: Sequence[str]) -> DataFrame:
+        rows = self._session.read.schema(ARCHIVE_SCHEMA).option("basePath", self.store.address)
+        return rows.parquet(*map(self._place.within, names))
+
+    def _write_in_order(self, rows: DataFrame, staging: str) -> Staged:
+        address = self._place.within(staging)
+        rows.write.partitionBy(*PARTITIONS).option("compression", "zstd").parquet(address)
+        moves = [(f"{staging}/{file.name}", file.name) for file in self._list(address)]
+        # Counted from the files' footers.
+        counts = read_archive(self._session, address).groupBy("topic").count().orderBy("topic").collect()
+        return Staged(moves, {row["topic"]: row["count"] for row in counts})
+
+    def _list(self, address: str) -> list[File]:
+        """Spark lists many directories at a time."""
+        found = self._session.read.format("binaryFile").option("pathGlobFilter", "*.parquet").load(address)
+        rows = found.select("path", "length").collect()
+        return sorted((File(_below(row.path), row.length) for row in rows), key=lambda file: file.name)
+
+
+def _below(path: str) -> str:
+    """`topic=.../date=.../name` of a file's whole address."""
+    return "/".join(path.split("/")[-len(PARTITIONS) - 1 :])
