@@ -10,6 +10,7 @@
       BadQuery           SQL that is wrong, or is no query
       JobFailed          a job that began and could not finish: a topic was lost on the way
         SegmentGone      a segment was removed while a job read the spool
+        ArchiveConflict  another job, or program, committed to an archive first
 
 Errors of Kafka are those of dispatch. Each message is one sentence for the terminal; `cli.terminal.errors`
 maps each error to an exit code.
@@ -52,6 +53,10 @@ class BadQuery(PipelineError):
 
 class JobFailed(PipelineError):
     """A job that began and could not finish."""
+
+
+class ArchiveConflict(JobFailed):
+    """Another job, or program, committed to an archive first: nothing of this one is there."""
 
 
 class SegmentGone(JobFailed):

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from enum import StrEnum
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
 from cli.commands.arguments import AsJson, ConfigFile, examples
-from cli.commands.jobs import Spools, engine, going_on, spool_paths
+from cli.commands.jobs import Spools, demand, engine, going_on, spool_paths
+from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
     from pipeline.archive.files import Files
     from pipeline.archive.job import ArchiveReport
+    from pipeline.embedded.engine import DuckEngine
     from pipeline.engine import Engine
 
 EXAMPLES = examples(
     "brucectl archive --to /srv/archive",
     "brucectl archive --to /srv/archive --continuous --compact",
+    "brucectl archive --to /srv/lake --table iceberg --continuous --compact",
 )
+
+
+class Table(StrEnum):
+    """The form of an archive."""
+
+    PARQUET = "parquet"
+    ICEBERG = "iceberg"
+
+
 Compact = Annotated[bool, typer.Option("--compact", help="Then merge small files.")]
 Continuous = Annotated[bool, typer.Option("--continuous", help="Go on, every 10 s, until SIGTERM or SIGINT.")]
 
@@ -29,6 +42,15 @@ def archive(
     spools: Spools = None,
     *,
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="The archive: a directory.")],
+    table: Annotated[Table, typer.Option("--table", help="As plain files, or as a table of Iceberg.")] = (
+        Table.PARQUET
+    ),
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog", metavar="NAME", help="A catalog of pyiceberg's configuration; --to names the table."
+        ),
+    ] = None,
     compact: Compact = False,
     continuous: Continuous = False,
     as_json: AsJson = False,
@@ -48,6 +70,10 @@ def archive(
     DuckDB does it in this process, without Java; brucectl spark archive does the same on a cluster, to any
     address that Hadoop knows. Either goes on with what the other has written. Needs bruce-spool[query].
 
+    With --table iceberg DIR has the table bruce.messages, and its catalog: readers see each commit, also of a
+    compaction, whole or not at all; a commit is made each minute. Iceberg's own files are not synced: it is
+    for kills, not for power failures. Needs bruce-spool[iceberg].
+
     With --json one document of version 1, with --continuous one after the other: archive, messages, topics
     (messages by name), files, merged (small files), unreadable, missed (they left the spool), damaged
     (segments), spools (by uuid, the first sequence number that is not archived).
@@ -56,9 +82,22 @@ def archive(
 
     paths = spool_paths(spools, load_config(config))
     with engine() as duckdb:
+        run(duckdb, _files(duckdb, to, table, catalog), paths, Run(compact, continuous, as_json))
+
+
+def _files(duckdb: DuckEngine, to: str, table: Table, catalog: str | None) -> Files:
+    """Raises BadArgument, MissingEngine, JobFailed."""
+    if table is Table.PARQUET:
         from pipeline.embedded.archive import LocalFiles
 
-        run(duckdb, LocalFiles(duckdb, to), paths, Run(compact, continuous, as_json))
+        if catalog:
+            raise BadArgument("--catalog is for --table iceberg")
+        return LocalFiles(duckdb, to)
+    demand("pyiceberg", extra="iceberg")
+    from pipeline.embedded.iceberg import TABLE, IcebergFiles, configured_catalog, local_catalog, open_table
+
+    known = configured_catalog(catalog) if catalog else local_catalog(to)
+    return IcebergFiles(duckdb, open_table(known, to if catalog else TABLE))
 
 
 class Run(NamedTuple):

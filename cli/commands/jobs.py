@@ -67,14 +67,15 @@ def complain_of_damage(paths: list[str]) -> bool:
     return bool(unreadable)
 
 
-def demand(*packages: str) -> None:
-    """Raise MissingEngine unless these are installed."""
+def demand(*packages: str, extra: str = "query") -> None:
+    """Raise MissingEngine unless these, which this extra brings, are installed."""
     from pipeline.errors import MissingEngine
 
     if missing := [name for name in packages if not find_spec(name)]:
+        without = "; the same command of brucectl spark does without" if extra == "query" else ""
+        named = " and ".join(missing)
         raise MissingEngine(
-            f"{' and '.join(missing)} not installed: install bruce with its extra, bruce-spool[query]; "
-            "the same command of brucectl spark does without"
+            f"{named} not installed: install bruce with its extra, bruce-spool[{extra}]{without}"
         )
 
 

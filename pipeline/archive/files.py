@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
-from pipeline.archive.log import Store
+from pipeline.archive.log import Log
 from pipeline.engine import DataFrame
 
+EVERY_S = 10.0
 SMALL_BYTES = 64 << 20
 FULL_BYTES = 128 << 20
 """Of a file that was merged. Two small ones always fit, so that the next compaction finds one at most."""
@@ -37,7 +38,13 @@ class Staged:
 class Files(Protocol):
     """Writes and lists the Parquet files of one archive: topic=.../date=.../*.parquet."""
 
-    store: Store
+    address: str
+    """As reports name the archive."""
+    every_s: float
+    """Between two scans of the spools, of a job that goes on. Each makes a file a topic."""
+
+    def open(self) -> Log:
+        """The log of its commits. Raises JobFailed."""
 
     def write(self, rows: DataFrame, staging: str) -> Staged:
         """Write rows of `fields.ARCHIVED` below `staging`: few files, in order of spool and sequence."""

@@ -19,9 +19,9 @@ from threading import Event
 import pyarrow as pa
 
 from pipeline.archive.files import Files, choose_bins
-from pipeline.archive.log import ArchiveLog
+from pipeline.archive.log import Log
 from pipeline.engine import Column, DataFrame, Engine, f
-from pipeline.errors import JobFailed
+from pipeline.errors import ArchiveConflict, JobFailed
 from pipeline.source.fields import NO_TOPIC, TAKEN_OVER
 from pipeline.source.plan import DamagedSegment, SpoolPlan, plan_spools
 from pipeline.source.remote import shown
@@ -29,8 +29,6 @@ from spool.words import counted
 
 TOPIC = r"^[a-zA-Z0-9._-]{1,249}\z"
 VERSION = 1
-EVERY_S = 10.0
-"""Between two scans of the spools. Each makes a file a topic: fewer seconds, smaller files."""
 COMPACT_AFTER = 100
 """Scans that found something, from one compaction to the next."""
 READ = (*TAKEN_OVER, "topic")
@@ -92,7 +90,7 @@ def run_archive(
     """
     plans, damaged = _plan_each(paths)
     with engine.working():
-        log = ArchiveLog(files.store)
+        log = files.open()
         before = log.newest.spools
         new = [_New(plan, *before.get(plan.spool, (0, None))) for plan in plans]
         topics, written = _add(engine, files, log, [one for one in new if one.messages])
@@ -104,7 +102,7 @@ def run_archive(
     spools = {spool: first for spool, (first, _) in log.newest.spools.items()}
     places = [one.file.location for one in damaged]
     unreadable = stored - sum(topics.values())
-    return ArchiveReport(files.store.address, topics, written, unreadable, missed, spools, merged, places)
+    return ArchiveReport(files.address, topics, written, unreadable, missed, spools, merged, places)
 
 
 def follow_archive(
@@ -115,16 +113,24 @@ def follow_archive(
     `compact` merges small files now and then. New spools that a glob finds are taken in. Raises what
     `run_archive` does.
     """
-    since, told = 0, set[str]()
+    since, told, outrun = 0, set[str](), False
     while not stop.is_set():
         merge = compact and since >= COMPACT_AFTER
-        report = run_archive(engine, files, paths, compact=merge)
+        try:
+            report = run_archive(engine, files, paths, compact=merge)
+        except ArchiveConflict:
+            # Such as of a program that rewrites files of a table; twice in a row it is another of our jobs.
+            if outrun:
+                raise
+            outrun = True
+            continue
+        outrun = False
         since = 0 if merge else since + bool(report.files)
         # A damaged header stays damaged: report it once, as well as the messages counted behind it.
         if report.messages or report.missed or report.merged or not told.issuperset(report.damaged):
             yield report
         told |= set(report.damaged)
-        stop.wait(EVERY_S)
+        stop.wait(files.every_s)
 
 
 def _plan_each(paths: Iterable[str]) -> tuple[list[SpoolPlan], list[DamagedSegment]]:
@@ -174,7 +180,7 @@ class _New:
         return sum(max(end - max(start, self.first), 0) for start, end in self.plan.runs)
 
 
-def _add(engine: Engine, files: Files, log: ArchiveLog, new: Sequence[_New]) -> tuple[Mapping[str, int], int]:
+def _add(engine: Engine, files: Files, log: Log, new: Sequence[_New]) -> tuple[Mapping[str, int], int]:
     """Add what is new; returns the messages by topic, and how many files they made."""
     if not new:
         return {}, 0
@@ -209,7 +215,7 @@ def shelve(stored: DataFrame) -> DataFrame:
     )
 
 
-def _compact_files(files: Files, log: ArchiveLog) -> int:
+def _compact_files(files: Files, log: Log) -> int:
     """Merge the small files of each directory; returns how many there were."""
     bins = choose_bins(files.visible()) if log.newest.number else []
     names = [[file.name for file in chosen] for chosen in bins]
@@ -219,6 +225,6 @@ def _compact_files(files: Files, log: ArchiveLog) -> int:
     staging = log.new_staging()
     written = files.merge(names, staging)
     if (after := sum(written.topics.values())) != (count := files.count(small)):
-        raise JobFailed(f"{files.store.address}: {count} rows became {after}; nothing was changed")
+        raise JobFailed(f"{files.address}: {count} rows became {after}; nothing was changed")
     log.commit({}, staging, written.moves, small)
     return len(small)

@@ -41,7 +41,7 @@ class Store(Protocol):
         """A small file."""
 
     def publish(self, name: str, text: str) -> None:
-        """Write a small file, all or nothing. Raises JobFailed when there is one of this name."""
+        """Write a small file, all or nothing. Raises ArchiveConflict when there is one of this name."""
 
     def move(self, source: str, target: str) -> None:
         """Give a file the name it keeps; no error when that was done before."""
@@ -51,6 +51,24 @@ class Store(Protocol):
 
     def sync(self, names: Iterable[str]) -> None:
         """Sync files and their directories; only of a local disk, since other stores do it themselves."""
+
+
+class Log(Protocol):
+    """The commits of an archive."""
+
+    newest: Commit
+
+    def new_staging(self) -> str:
+        """A name for a directory in which only this job writes."""
+
+    def commit(
+        self,
+        spools: Mapping[str, Sequence[int]],
+        staging: str,
+        moves: Sequence[tuple[str, str]],
+        replaced: Sequence[str],
+    ) -> None:
+        """Commit. Raises ArchiveConflict, without any change, when another job was faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +106,7 @@ class ArchiveLog:
         moves: Sequence[tuple[str, str]],
         replaced: Sequence[str],
     ) -> None:
-        """Commit. Raises JobFailed, without any change, when another job was faster."""
+        """Commit. Raises ArchiveConflict, without any change, when another job was faster."""
         known = {**self.newest.spools, **spools}
         done = Commit(self.newest.number + 1, known, staging, moves, replaced)
         self._store.sync([source for source, _ in moves])

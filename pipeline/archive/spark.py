@@ -10,9 +10,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pipeline.archive.files import File, Staged
-from pipeline.archive.log import Store
-from pipeline.errors import JobFailed
+from pipeline.archive.files import EVERY_S, File, Staged
+from pipeline.archive.log import ArchiveLog, Store
+from pipeline.errors import ArchiveConflict, JobFailed
 from pipeline.source.archived import read_archive
 from pipeline.source.fields import PARTITIONS
 from pipeline.source.schema import ARCHIVE_SCHEMA
@@ -60,7 +60,7 @@ class HadoopStore:
             stream.close()
 
     def publish(self, name: str, text: str) -> None:
-        """Write a small file, all or nothing. Raises JobFailed when there is one of this name."""
+        """Write a small file, all or nothing. Raises ArchiveConflict when there is one of this name."""
         draft = self._path(f"{name}.tmp")
         stream = self._fs.create(draft, True)
         stream.write(bytearray(text.encode()))
@@ -70,7 +70,9 @@ class HadoopStore:
             self._rename(draft, self._path(name))
         except Py4JJavaError as error:
             if self._fs.exists(self._path(name)):
-                raise JobFailed(f"another job writes to {self.address}; start this one again") from error
+                raise ArchiveConflict(
+                    f"another job writes to {self.address}; start this one again"
+                ) from error
             raise
         self._sync([os.path.dirname(name)])
 
@@ -116,6 +118,10 @@ class SparkFiles:
         """Raises JobFailed for an address that Hadoop does not understand."""
         self._session, self._place = session, HadoopStore(session, target)
         self.store: Store = self._place
+        self.address, self.every_s = self._place.address, EVERY_S
+
+    def open(self) -> ArchiveLog:
+        return ArchiveLog(self.store)
 
     def write(self, rows: DataFrame, staging: str) -> Staged:
         """Spark splits partitions that are too large for one task, and joins those that are too small."""

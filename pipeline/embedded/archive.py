@@ -4,44 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
-import uuid
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
-from urllib.parse import quote
+from typing import BinaryIO
 
-import numpy as np
-import pyarrow as pa
 from pyarrow import parquet
 
-from pipeline.archive.files import FULL_BYTES, File, Staged
-from pipeline.archive.log import Store
+from pipeline.archive.files import EVERY_S, File, Staged
+from pipeline.archive.log import ArchiveLog, Store
+from pipeline.embedded.dataset import parquet_of
 from pipeline.embedded.engine import DuckEngine
+from pipeline.embedded.folder_writer import ORDER, SIZES, FolderWriter, Sizes
 from pipeline.engine import DataFrame
-from pipeline.errors import JobFailed
+from pipeline.errors import ArchiveConflict, JobFailed
 from pipeline.source.fields import ARCHIVED, PARTITIONS, to_schema
 from pipeline.source.remote import is_address, local_path, shown
 from spool.storage.disk import sync_directory
 
 _IN_FILE = to_schema(name for name, *_ in ARCHIVED if name not in PARTITIONS)
 """The columns of a file: its folders are the others."""
-_ORDER = (*PARTITIONS, "spool", "sequence")
-
-
-class Sizes(NamedTuple):
-    """The sizes of what is written."""
-
-    file_bytes: int = FULL_BYTES
-    """A file ends with the row group that reaches it."""
-    group_bytes: int = 64 << 20
-    """Of rows in memory, until they become a row group."""
-    batch_rows: int = 100_000
-    """Taken from DuckDB at a time."""
-
-
-_SIZES = Sizes()
 
 
 class LocalStore:
@@ -74,7 +55,7 @@ class LocalStore:
             # A rename would take the place of another job's.
             os.link(draft, path)
         except FileExistsError:
-            raise JobFailed(f"another job writes to {self.address}; start this one again") from None
+            raise ArchiveConflict(f"another job writes to {self.address}; start this one again") from None
         finally:
             draft.unlink()
         sync_directory(path.parent)
@@ -111,16 +92,18 @@ def _sync_file(path: Path) -> None:
 class LocalFiles:
     """Implements `pipeline.archive.files.Files`."""
 
-    def __init__(self, engine: DuckEngine, directory: str, sizes: Sizes = _SIZES) -> None:
+    def __init__(self, engine: DuckEngine, directory: str, sizes: Sizes = SIZES) -> None:
         """Raises JobFailed for an address."""
         self._engine, self._sizes = engine, sizes
         self.store: Store = LocalStore(directory)
-        self._root = Path(self.store.address)
+        self.address, self.every_s = self.store.address, EVERY_S
+        self._root = Path(self.address)
+
+    def open(self) -> ArchiveLog:
+        return ArchiveLog(self.store)
 
     def write(self, rows: DataFrame, staging: str) -> Staged:
-        with _Writer(self._root / staging, self._sizes) as writer:
-            writer.add_all(self._in_order(rows))
-        return writer.staged(staging)
+        return self._write([rows], staging)
 
     def visible(self) -> list[File]:
         found = self._root.glob(f"{PARTITIONS[0]}=*/{PARTITIONS[1]}=*/*.parquet")
@@ -133,88 +116,19 @@ class LocalFiles:
         return sum(parquet.read_metadata(self._root / name).num_rows for name in names)
 
     def merge(self, bins: Sequence[Sequence[str]], staging: str) -> Staged:
-        with _Writer(self._root / staging, self._sizes) as writer:
-            for names in bins:
-                writer.add_all(
-                    self._in_order(self._engine.parquet([str(self._root / name) for name in names]))
-                )
+        paths = [[str(self._root / name) for name in names] for names in bins]
+        return self._write([self._engine.parquet(parquet_of(one)) for one in paths], staging)
+
+    def _write(self, tables: Sequence[DataFrame], staging: str) -> Staged:
+        """The rows of each table, in files of their own."""
+
+        def create(name: str) -> BinaryIO:
+            path = self._root / staging / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("wb")
+
+        with FolderWriter(_IN_FILE, create, self._sizes) as writer:
+            for rows in tables:
+                writer.add_all(self._engine.batches(rows.orderBy(*ORDER), self._sizes.batch_rows))
                 writer.end_file()
-        return writer.staged(staging)
-
-    def _in_order(self, rows: DataFrame) -> Iterator[pa.RecordBatch]:
-        return self._engine.batches(rows.orderBy(*_ORDER), self._sizes.batch_rows)
-
-
-class _Writer:
-    """Writes rows that come in order of their folders."""
-
-    def __init__(self, directory: Path, sizes: Sizes) -> None:
-        self._directory, self._sizes = directory, sizes
-        self._folder: tuple[object, ...] = ()
-        self._waiting: list[pa.RecordBatch] = []
-        self._file: parquet.ParquetWriter | None = None
-        self._path = directory
-        self._names: list[str] = []
-        self._topics: Counter[str] = Counter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end_file()
-
-    def add_all(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Rows of `fields.ARCHIVED`."""
-        for folder, rows in chain.from_iterable(map(_by_folder, batches)):
-            if folder != self._folder:
-                self.end_file()
-                self._folder = folder
-            self._topics[str(folder[0])] += len(rows)
-            self._waiting.append(rows.select(_IN_FILE.names).cast(_IN_FILE))
-            if sum(one.nbytes for one in self._waiting) >= self._sizes.group_bytes:
-                self._write_group()
-
-    def end_file(self) -> None:
-        """Rows that follow go into another file."""
-        self._write_group()
-        if self._file:
-            self._file.close()
-            self._file = None
-
-    def staged(self, staging: str) -> Staged:
-        """All that was written."""
-        return Staged(
-            [(f"{staging}/{name}", name) for name in self._names], dict(sorted(self._topics.items()))
-        )
-
-    def _write_group(self) -> None:
-        if not self._waiting:
-            return
-        file = self._file or self._open()
-        file.write_table(pa.Table.from_batches(self._waiting))
-        self._waiting = []
-        if self._path.stat().st_size >= self._sizes.file_bytes:
-            self.end_file()
-
-    def _open(self) -> parquet.ParquetWriter:
-        folders = "/".join(
-            f"{name}={quote(str(value), safe='')}"
-            for name, value in zip(PARTITIONS, self._folder, strict=True)
-        )
-        self._names.append(f"{folders}/part-{uuid.uuid4().hex}.zstd.parquet")
-        self._path = self._directory / self._names[-1]
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = parquet.ParquetWriter(self._path, _IN_FILE, compression="zstd")
-        return self._file
-
-
-def _by_folder(batch: pa.RecordBatch) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
-    """The runs of rows of one folder each."""
-    columns = [batch.column(name) for name in PARTITIONS]
-    changes = np.zeros(len(batch), np.bool_)
-    for column in columns:
-        codes = np.asarray(column.dictionary_encode().indices)
-        changes[1:] |= codes[1:] != codes[:-1]
-    bounds = [0, *np.flatnonzero(changes).tolist(), len(batch)]
-    for first, end in pairwise(bounds):
-        yield tuple(column[first].as_py() for column in columns), batch.slice(first, end - first)
+        return Staged([(f"{staging}/{name}", name) for name in writer.names], writer.topics)

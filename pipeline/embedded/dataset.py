@@ -149,15 +149,18 @@ def _read(
     return found
 
 
-def parquet_of(source: str | Sequence[str], filesystem: Any = None) -> dataset.Dataset:
+def parquet_of(
+    source: str | Sequence[str], filesystem: Any = None, folders: dataset.Partitioning = FOLDERS
+) -> dataset.Dataset:
     """The rows of an archive, or of some of its files, whichever engine wrote them; times have no zone.
 
-    Raises OSError, and pa.ArrowInvalid for other files.
+    `folders`: the columns that are in the names of files; None: none are. Raises OSError, and pa.ArrowInvalid
+    for other files.
     """
-    found = dataset.dataset(source, filesystem=filesystem, format=_FORMAT, partitioning=FOLDERS)
+    found = dataset.dataset(source, filesystem=filesystem, format=_FORMAT, partitioning=folders)
     if "sequence" not in found.schema.names:
         return found
-    return dataset.dataset(found.files, _ARCHIVED, _FORMAT, found.filesystem, FOLDERS)
+    return dataset.dataset(found.files, _ARCHIVED, _FORMAT, found.filesystem, folders)
 
 
 def _without_zones(schema: pa.Schema) -> pa.Schema:

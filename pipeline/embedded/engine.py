@@ -14,7 +14,7 @@ from sqlframe.duckdb import DuckDBSession, Window
 
 from pipeline.computed import Computed
 from pipeline.embedded.connection import Work, connect, values_of, working
-from pipeline.embedded.dataset import Scanned, SpoolDataset, parquet_of
+from pipeline.embedded.dataset import Scanned, SpoolDataset
 from pipeline.embedded.records import RecordDataset
 from pipeline.embedded.words import Functions, text_of
 from pipeline.engine import DataFrame, Records, Words, using
@@ -92,9 +92,9 @@ class DuckEngine:
         while (batch := self._work(lambda: next(iter(reader), None))) is not None:
             yield batch
 
-    def parquet(self, files: Sequence[str]) -> DataFrame:
-        """The rows of these files of an archive."""
-        return self._register(parquet_of(files))
+    def parquet(self, files: dataset.Dataset) -> DataFrame:
+        """The rows of files."""
+        return self._register(files)
 
     def _as_view(self, frame: DataFrame, *_: str) -> DataFrame:
         """The same rows by a name: SQLFrame copies at each step all steps before it."""

@@ -11,7 +11,7 @@ from tests.error_trees import drawn_tree, real_tree, unsaid
 
 CODES = {
     FOUND: ["PipelineError", "BadSchema", "LeaseLost"],
-    UNFINISHED: ["JobFailed", "SegmentGone"],
+    UNFINISHED: ["JobFailed", "ArchiveConflict", "SegmentGone"],
     USAGE: ["MissingSpark", "MissingEngine", "BadOption", "BadQuery"],
     UNREACHABLE: ["NotLent"],
 }

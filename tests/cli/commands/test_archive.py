@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cli.commands.archive import _show
 from pipeline.archive.job import ArchiveReport
+from pipeline.embedded.iceberg import TABLE
 from tests.cli.program import run
 from tests.pipeline.archive.test_job import fill
 from tests.spool.fixture import SpoolFixture
@@ -43,6 +46,45 @@ def test_what_is_new(spool: SpoolFixture, tmp_path: Path) -> None:
     assert (code, out, err.count("\n")) == (4, "", 1)
     assert "brucectl spark archive writes to addresses" in err
     assert "secret" not in err
+
+
+def in_catalog(environ: dict[str, str], *words: str) -> tuple[int, str, str]:
+    """`brucectl archive` in a process of its own: pyiceberg reads its configuration once."""
+    program = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "archive", *words]
+    done = subprocess.run(
+        program, env={**os.environ, **environ}, capture_output=True, text=True, check=False, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_table(spool: SpoolFixture, tmp_path: Path) -> None:
+    """In a directory with its catalog, or in a catalog of pyiceberg's configuration; else one sentence."""
+    path, lake = str(spool.options.directory), tmp_path / "lake"
+    code, out, err = run("archive", path, "--to", str(lake), "--table", "iceberg")
+    assert (code, err) == (0, "")
+    assert f"100 new messages of 2 topics went into 2 files of file://{lake}/bruce/messages." in out
+    prod = {
+        "PYICEBERG_CATALOG__PROD__TYPE": "sql",
+        "PYICEBERG_CATALOG__PROD__URI": f"sqlite:///{lake}/catalog.db",
+    }
+    named = ("--table", "iceberg", "--catalog", "prod")
+    # The catalog's own name is in its rows: this one is another's, with an archive of its own.
+    for messages in (100, 0):
+        warehouse = {"PYICEBERG_CATALOG__PROD__WAREHOUSE": str(lake / "prod")}
+        code, out, err = in_catalog({**prod, **warehouse}, path, "--to", TABLE, *named)
+        assert (code, err) == (0, "")
+        assert f"{messages} new messages" in out
+    code, out, err = in_catalog(prod, path, "--to", "messages", *named)
+    assert (code, out, err) == (
+        4,
+        "",
+        "'messages' is no name of a table: it takes NAMESPACE.TABLE, as bruce.messages\n",
+    )
+    code, out, err = in_catalog({}, path, "--to", TABLE, *named)
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert "the catalog prod cannot be used" in err
+    code, out, err = run("archive", path, "--to", str(lake), "--catalog", "prod")
+    assert (code, err) == (2, "--catalog is for --table iceberg\n")
 
 
 def test_damage(spool: SpoolFixture, tmp_path: Path) -> None:

@@ -189,13 +189,14 @@ def test_copies_of_one_spool_are_refused(
 CONTINUOUS = """
 import os, signal, sys
 from cli.app import brucectl
-from pipeline.archive import job
 if sys.argv[2] == "spark":
-    from pipeline.archive.spark import HadoopStore as Store
+    from pipeline.archive import spark as engine
+    Store = engine.HadoopStore
 else:
-    from pipeline.embedded.archive import LocalStore as Store
+    from pipeline.embedded import archive as engine
+    Store = engine.LocalStore
 
-job.EVERY_S = 0.2
+engine.EVERY_S = 0.2
 left, move = int(sys.argv.pop(1)), Store.move
 
 def move_and_die(self, *names):

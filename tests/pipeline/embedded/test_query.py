@@ -158,6 +158,6 @@ def test_the_page_s_examples(spool: SpoolFixture) -> None:
 def test_the_page_s_program(spool: SpoolFixture, capsys: pytest.CaptureFixture[str]) -> None:
     """DuckDB finds the dataset by the name of its variable, as docs/query.md has it."""
     page = (Path(__file__).resolve().parents[3] / "docs/query.md").read_text(encoding="utf-8")
-    (program,) = (part.split("```")[0] for part in page.split("```python")[1:])
+    _, program = (part.split("```")[0] for part in page.split("```python")[1:])
     exec(program.replace("/var/lib/bruce", fill(spool)), {})
     assert "t2" in capsys.readouterr().out
