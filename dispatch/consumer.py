@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from dispatch.diagnosis import KafkaError, explain_errors
 from dispatch.errors import BadProperty, Code, Unreachable
-from dispatch.handover import HEADER_BYTES, HEADER_NAME
+from dispatch.header_names import HEADER_BYTES, HEADER_NAME
 from dispatch.options import demand_credentials
 from dispatch.timing import CONSUMER_ANSWER_S, CONSUMER_POLL_S
 

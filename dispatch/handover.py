@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch.errors import Code
+from dispatch.header_names import HEADER_BYTES, HEADER_NAME
 from dispatch.librdkafka import COPY_MESSAGE, Library, Vtype
 from dispatch.tables import BACKING_OFF, order_by_partition
 from spool.format.batch import (
@@ -58,14 +59,9 @@ from spool.format.wire import (
 from spool.native.kernel import kernel, subkernel
 from spool.native.memory import Address, address_of, call, copy, store_i64, store_u8
 
-HEADER_NAME = b"bruce-id"
-HEADER_BYTES = 24
-"""Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
 HEADER_MEMORY = 96
 """About so many bytes librdkafka keeps of a header, beside its name and value: a window counts them, or
 25,000 small messages with 256 headers each would be half a gigabyte."""
-REPLAY_NAME = b"bruce-replay"
-"""When the replay was asked for: ms since the epoch, in digits."""
 Headers = Sequence[tuple[bytes, bytes]]
 """The name and the value of each."""
 

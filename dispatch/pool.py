@@ -28,7 +28,8 @@ import numpy.typing as npt
 
 from dispatch.client import Cluster, KafkaClient
 from dispatch.errors import Code
-from dispatch.handover import REPLAY_NAME, Envelope, Producer, hand_over
+from dispatch.handover import Envelope, Producer, hand_over
+from dispatch.header_names import REPLAY_NAME
 from dispatch.options import DispatchOptions
 from dispatch.records import ROW, LetterEnvelope, Letters, Reader, collect, post, reader
 from dispatch.tables import NONE, BrokerTable, Flight, PartitionTable

@@ -33,8 +33,8 @@ or its number is before that record's, which is of the same spool. Which of them
 `foreign` counts records that belong to no message of the segments, unstamped ones included. They are no
 fault: another producer writes to the topic, or the segment that held the message is gone.
 
-Keys, values and headers are compared by a hash of 64 bits, made before the shuffle: a shuffled row has the
-same few bytes for each message, however large it was. A replay adds the header `bruce-replay`, so headers of
+Keys, values and headers are compared by a hash of 64 bits, which the sources make: a row has the same few
+bytes for each message, however large it was. A replay adds the header `bruce-replay`, so headers of
 that name are not compared. Sequences come first in every sort, since Spark sorts by the
 first 8 bytes and looks further only when they are equal.
 
@@ -53,7 +53,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dispatch.handover import HEADER_NAME, REPLAY_NAME
+from dispatch.header_names import HEADER_NAME, REPLAY_NAME
 from pipeline.engine import Column, DataFrame, Window, f, hour_of, together
 
 OUTCOMES = ("once", "duplicated", "discarded", "backlog", "withheld", "expired", "lost")
@@ -120,8 +120,9 @@ def match(
     `spool` has columns of `pipeline.source.fields.STORED` and `kafka` of RECORDS, those that are used here;
     and the `partition` of `pipeline.delivery.choice`, without which none is misplaced.
     `spools`: SPOOLS, a row for each. `outcome` is null for foreign records.
-    `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. `kafka` may have the
-    hash `content` instead of key, value and headers: then the result of `stamp`.
+    `by`: of the DIMENSIONS; for `hour` and `host`, `spool` needs received_at and host. Both may
+    have `content_hash` instead of key, value and headers, and `kafka` the hash `content`, as the result of
+    `stamp` has it.
     """
     rows = _stored(spool, by, _UNSTAMPED if "content" in kafka.columns else _STAMPED).unionByName(
         _found(kafka), allowMissingColumns=True
@@ -180,7 +181,7 @@ def _stored(spool: DataFrame, by: Sequence[str], ours: Sequence[str]) -> DataFra
         f.col("topic").alias("stored_topic"),
         "partition_key",
         _sent_ms().alias("sent_ms"),
-        _content(ours).alias("content"),
+        (f.col("content_hash") if "content_hash" in spool.columns else _content(ours)).alias("content"),
         (f.col("partition") if "partition" in spool.columns else f.lit(None).cast("int")).alias("chosen"),
         *(_SEEN[name]().alias(name) for name in by if name in _SEEN),
     )
@@ -196,9 +197,9 @@ def _found(kafka: DataFrame) -> DataFrame:
         .alias("spool"),
         f.col("topic").alias("found_topic"),
         _position().alias("position"),
-        (f.col("placed") if "placed" in kafka.columns else _placed()).alias("placed"),
+        (f.col("placed") if "placed" in kafka.columns else _placed(kafka)).alias("placed"),
         f.col("timestamp_ms").alias("found_ms"),
-        (f.col("content") if "content" in kafka.columns else _content(_STAMPED)).alias("found_content"),
+        _found_content(kafka).alias("found_content"),
     )
 
 
@@ -207,10 +208,20 @@ def _position() -> Column:
     return f.col("partition").cast("long") * f.lit(_OFFSETS).cast("long") + f.col("offset")
 
 
-def _placed() -> Column:
+def _placed(kafka: DataFrame) -> Column:
     """The partition of a record; null for a replay's, which goes by the partition count of its day."""
+    if "replayed" in kafka.columns:
+        return f.when(~f.col("replayed"), f.col("partition"))
     replays = f.size(f.filter("headers", lambda one: one["key"] == REPLAY_NAME.decode()))
     return f.when(replays <= 0, f.col("partition"))
+
+
+def _found_content(kafka: DataFrame) -> Column:
+    """The hash of a record: by `stamp`, by the source, or by an expression of the engine."""
+    for name in ("content", "content_hash"):
+        if name in kafka.columns:
+            return f.col(name)
+    return _content(_STAMPED)
 
 
 def _sent_ms() -> Column:
@@ -221,6 +232,7 @@ def _sent_ms() -> Column:
 def _content(ours: Sequence[str]) -> Column:
     """A hash of topic, key, value and headers, but for those of the names `ours`.
 
+    Without those of `bruce-replay` it is Spark's form of `pipeline.source.content_hash`.
     A null adds nothing to a hash: the lengths tell it from no bytes. Most messages have no headers, and the
     functions that go through them are not compiled: they are left out then.
     """
@@ -387,7 +399,7 @@ def _records(kafka: DataFrame) -> DataFrame:
     return kafka.select(
         "topic",
         "partition",
-        _placed().alias("placed"),
+        _placed(kafka).alias("placed"),
         "offset",
         "timestamp_ms",
         f.col("timestamp_ms").alias("sent_ms"),

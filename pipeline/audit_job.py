@@ -21,22 +21,15 @@ from pipeline.delivery.choice import Routes, partition_by
 from pipeline.engine import DataFrame, Engine, f, show_hour
 from pipeline.kafka.ends import Start, count_dropped, find_starts, offsets_of, plan_withheld
 from pipeline.kafka.ranges import list_topics
-from pipeline.source.fields import UNREAD
+from pipeline.source.fields import CONTENT, REPLAYED, UNREAD
 from pipeline.source.outcomes import Outcomes, plan_with_outcomes
 from pipeline.source.plan import SpoolPlan
 from router.partition import DEFAULT
 
-_COLUMNS = (
-    "spool",
-    "sequence",
-    "topic",
-    "partition_key",
-    "to_partition",
-    "timestamp_ms",
-    "key",
-    "value",
-    "headers",
-)
+_COLUMNS = ("spool", "sequence", "topic", "partition_key", "to_partition", "timestamp_ms", "key", UNREAD[0])
+_RECORDS = ("topic", "partition", "offset", "timestamp_ms", "bruce_spool", "bruce_sequence")
+_HASHED, _WHOLE = (CONTENT[0],), ("value", "headers")
+"""The columns that tell the content of messages, beside the key: where records have stamps, and where not."""
 _FOR = {"hour": "received_at", "host": "host"}
 """The column that a dimension needs beside them."""
 _ANY_AGE = (1 << 63) - 1
@@ -93,11 +86,10 @@ class _Spools:
             [(spool, *held, spool in told and told[spool].marked) for spool, held in ranges.items()],
         )
 
-    def read(self, engine: Engine, routes: Routes, by: Sequence[str]) -> DataFrame:
+    def read(self, engine: Engine, routes: Routes, columns: Sequence[str]) -> DataFrame:
         """All messages with their partitions, and a row for each range that the disk cannot read."""
-        more = [column for name, column in _FOR.items() if name in by]
         directories = [plan.directory for plan in self.plans]
-        return engine.spools(directories, [*_COLUMNS, *more, UNREAD[0]], partition_by(routes))
+        return engine.spools(directories, [*_COLUMNS, *columns], partition_by(routes))
 
     def routes(self, known: Mapping[str, Sequence[int]], options: AuditOptions) -> Routes:
         """The rules that give each message the only partition it may be in, if there is only one.
@@ -158,11 +150,14 @@ def run_audit(
     in_kafka = sorted(known.keys() & topics)
     with engine.working():
         table, routes = engine.table(spools.ranges()), spools.routes(known, options)
-        everything = spools.read(engine, routes, options.by)
+        content = _WHOLE if options.unstamped else _HASHED
+        more = [column for name, column in _FOR.items() if name in options.by]
+        everything = spools.read(engine, routes, [*content, *more])
         stored = _seen(everything, table, options.topics)
         # Before the records: what is committed in between is then in both, and so in Kafka once.
         told = Told(spools.discarded(engine), spools.backlog(engine), _withheld(engine, properties, in_kafka))
-        kafka, read_by = engine.records(properties, in_kafka)
+        records = [*_RECORDS, *(("key", *_WHOLE) if options.unstamped else (*_HASHED, REPLAYED[0]))]
+        kafka, read_by = engine.records(properties, in_kafka, records)
         starts = find_starts(properties, in_kafka)
         if options.unstamped:
             kafka = stamp(stored, kafka, told=told)

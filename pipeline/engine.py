@@ -54,7 +54,6 @@ class Records(NamedTuple):
     """The records of Kafka."""
 
     frame: DataFrame
-    """The columns of `fields.RECORDS`."""
     format: str
     """By which of Spark's formats: CONNECTOR or OURS of `pipeline.kafka.records`."""
 
@@ -75,13 +74,19 @@ class Engine(Protocol):
         computed: Computed | None = None,
         begun: Mapping[str, int] | None = None,
     ) -> DataFrame:
-        """The messages of these spools: columns of `fields.STORED` and UNREAD, and the computed one.
+        """The messages of these spools: of `fields.STORED`, UNREAD and CONTENT, and the computed column.
 
         `begun`: by spool, a sequence number; segments before it stay closed, others are read whole.
         """
 
-    def records(self, properties: Mapping[str, str], topics: Sequence[str]) -> Records:
-        """The records that these topics hold now. Raises Unreachable, BadProperty."""
+    def records(
+        self, properties: Mapping[str, str], topics: Sequence[str], columns: Sequence[str]
+    ) -> Records:
+        """The records that these topics hold now. Raises Unreachable, BadProperty.
+
+        `columns`: of `fields.RECORDS`, CONTENT and REPLAYED. Spark's own connector has those of RECORDS, and
+        all of them.
+        """
 
     def withheld(self, properties: Mapping[str, str], ranges: Sequence[Range]) -> DataFrame:
         """The records of these ranges, committed or not."""

@@ -17,7 +17,8 @@ from pipeline.job import explained, with_column
 from pipeline.kafka.ranges import Range, show_ranges
 from pipeline.kafka.reader import read_kafka
 from pipeline.kafka.records import OURS
-from pipeline.source.schema import SCHEMA, UNREAD
+from pipeline.kafka.source import KNOWN as RECORDS
+from pipeline.source.source import KNOWN
 
 
 class SparkEngine:
@@ -47,13 +48,16 @@ class SparkEngine:
         computed: Computed | None = None,
         begun: Mapping[str, int] | None = None,
     ) -> DataFrame:
-        schema = StructType([UNREAD if name == UNREAD.name else SCHEMA[name] for name in columns])
+        schema = StructType([KNOWN[name] for name in columns])
         source = self._session.read.format("bruce").schema(schema)
         rows = source.option("fromSequence", json.dumps(begun or {})).load(list(directories))
         return with_column(rows, computed) if computed else rows
 
-    def records(self, properties: Mapping[str, str], topics: Sequence[str]) -> Records:
-        return Records(*read_kafka(self._session, properties, topics))
+    def records(
+        self, properties: Mapping[str, str], topics: Sequence[str], columns: Sequence[str]
+    ) -> Records:
+        schema = StructType([RECORDS[name] for name in columns])
+        return Records(*read_kafka(self._session, properties, topics, schema))
 
     def withheld(self, properties: Mapping[str, str], ranges: Sequence[Range]) -> DataFrame:
         source = self._session.read.format(OURS).options(**properties)

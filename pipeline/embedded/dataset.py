@@ -20,7 +20,7 @@ from pyarrow import dataset
 
 from pipeline.computed import Computed
 from pipeline.embedded.pruning import prune
-from pipeline.source.fields import ARCHIVED, DAMAGE, PARTITIONS, STORED, TIMES, UNREAD, to_schema
+from pipeline.source.fields import ARCHIVED, CONTENT, DAMAGE, PARTITIONS, STORED, TIMES, UNREAD, to_schema
 from pipeline.source.outcomes import tell_delivered
 from pipeline.source.plan import plan_spools
 from pipeline.source.pushdown import GreaterThanOrEqual, choose
@@ -34,7 +34,8 @@ FOLDERS = dataset.partitioning(to_schema(PARTITIONS), flavor="hive")
 """The folders of an archive."""
 # Of archives that were written with Spark's default.
 _FORMAT = dataset.ParquetFileFormat(read_options=dataset.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
-NAMES = (*(name for name, *_ in STORED), UNREAD[0])
+_PLAIN = (*(name for name, *_ in STORED), UNREAD[0])
+NAMES = (*_PLAIN, CONTENT[0])
 
 
 class Scanned(dataset.Dataset, ABC):  # type: ignore[misc]  # pyarrow has no types
@@ -90,7 +91,7 @@ class SpoolDataset(Scanned):
     def __init__(
         self,
         paths: Sequence[str],
-        columns: Sequence[str] = NAMES,
+        columns: Sequence[str] = _PLAIN,
         computed: Computed | None = None,
         begun: Mapping[str, int] | None = None,
     ) -> None:

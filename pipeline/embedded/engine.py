@@ -67,7 +67,12 @@ class DuckEngine:
     ) -> DataFrame:
         return self._scan(SpoolDataset(directories, columns, computed, begun))
 
-    def records(self, properties: Mapping[str, str], topics: Sequence[str]) -> Records:
+    def records(
+        self,
+        properties: Mapping[str, str],
+        topics: Sequence[str],
+        columns: Sequence[str],  # noqa: ARG002  (a query reads those that it needs)
+    ) -> Records:
         ranges = plan_ranges(properties, topics)
         return Records(self._scan(RecordDataset(properties, lambda: ranges)), OURS)
 

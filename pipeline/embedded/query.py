@@ -20,7 +20,7 @@ from pyarrow import dataset
 from pipeline.embedded.connection import Work, connect, values_of, working
 from pipeline.embedded.dataset import NAMES, SpoolDataset, parquet_of
 from pipeline.errors import BadQuery, JobFailed
-from pipeline.source.fields import DAMAGE, UNREAD
+from pipeline.source.fields import CONTENT, DAMAGE, UNREAD
 from pipeline.source.remote import is_address, local_path, remote, shown
 
 _WORD = re.compile(r"[A-Za-z_]+")
@@ -80,7 +80,7 @@ def _check(statements: Sequence[duckdb.Statement]) -> None:
 def columns_of(sql: str) -> list[str]:
     """The columns of `spool`: those that tell of damage only if the SQL names them, since they bring rows."""
     words = {word.lower() for word in _WORD.findall(sql)}
-    return [name for name in NAMES if name in words or name not in (*DAMAGE, UNREAD[0])]
+    return [name for name in NAMES if name in words or name not in (*DAMAGE, UNREAD[0], CONTENT[0])]
 
 
 def open_archive(address: str) -> dataset.Dataset:

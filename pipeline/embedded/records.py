@@ -12,14 +12,14 @@ from dispatch.consumer import open_consumer
 from pipeline.embedded.dataset import Scanned
 from pipeline.kafka.ranges import Range
 from pipeline.kafka.records import read_range, to_arrow
-from pipeline.source.fields import RECORDS, to_schema
+from pipeline.source.fields import CONTENT, RECORDS, REPLAYED, to_schema
 
 
 class RecordDataset(Scanned):
     """The records of some ranges; `plan` chooses them when a scan begins."""
 
     def __init__(self, properties: Mapping[str, str], plan: Callable[[], Sequence[Range]]) -> None:
-        super().__init__(to_schema(name for name, *_ in RECORDS))
+        super().__init__(to_schema(name for name, *_ in (*RECORDS, CONTENT, REPLAYED)))
         self._properties, self._plan = dict(properties), plan
 
     def rows(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002

@@ -29,9 +29,11 @@ from collections.abc import Mapping, Sequence
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
+from dispatch.header_names import HEADER_BYTES
 from pipeline.kafka.ranges import RANGE_OFFSETS, Range, plan_ranges
-from pipeline.kafka.records import CONNECTOR, ID_BYTES, OURS
+from pipeline.kafka.records import CONNECTOR, OURS
 from pipeline.source.schema import KAFKA_SCHEMA
 
 HEADER = "bruce-id"
@@ -83,7 +85,7 @@ def _id_bytes(headers: Column) -> Column:
     """The value of the first header `bruce-id`, if it is an id; else null."""
     # Those behind it are the sender's, who could name any message.
     first = f.try_element_at(f.filter(headers, lambda one: one["key"] == HEADER), f.lit(1))["value"]
-    return f.when(f.octet_length(first) == ID_BYTES, first)
+    return f.when(f.octet_length(first) == HEADER_BYTES, first)
 
 
 def _own_headers(headers: Column) -> Column:
@@ -98,16 +100,18 @@ def _no_headers() -> Column:
 
 
 def read_kafka(
-    session: SparkSession, properties: Mapping[str, str], topics: Sequence[str]
+    session: SparkSession, properties: Mapping[str, str], topics: Sequence[str], schema: StructType
 ) -> tuple[DataFrame, str]:
     """The records that these topics hold now, and by which format; `properties` are librdkafka's.
+
+    `schema`: the columns that `bruce-kafka` makes; the connector makes all of KAFKA_SCHEMA.
 
     Raises Unreachable, BadProperty.
     """
     java = java_properties(properties)
     if java is not None and has_connector(session) and (ranges := plan_ranges(properties, topics, most=None)):
         return _by_connector(session, java, ranges), CONNECTOR
-    source = session.read.format(OURS).options(**properties)
+    source = session.read.format(OURS).options(**properties).schema(schema)
     return source.option("topics", ",".join(topics)).load(), OURS
 
 

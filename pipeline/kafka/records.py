@@ -11,22 +11,24 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, Message, TopicPartition
 
 from dispatch.consumer import Headers, find_id, read_headers
+from dispatch.header_names import HEADER_BYTES, REPLAY_NAME
 from pipeline.errors import JobFailed
 from pipeline.kafka.ranges import Range
+from pipeline.source.content_hash import hash_contents
 from pipeline.source.fields import ARROW_HEADERS
 
 CONNECTOR, OURS = "kafka", "bruce-kafka"
 """The names of Spark's format, and of ours, which reads by this module."""
-ID_BYTES = 24
-"""Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
 BATCH = 20_000
 POLL_S = 0.2
 SILENCE_S = 60.0
 """How long a partition may be silent before the job fails."""
 
-_OF_HEADERS = {"headers", "bruce_spool", "bruce_sequence"}
-"""Columns that are made of a record's headers."""
-_NO_ID = bytes(ID_BYTES)
+_OF_OWN = {"headers", "content_hash"}
+_OF_HEADERS = {*_OF_OWN, "bruce_spool", "bruce_sequence", "replayed"}
+"""Columns that are made of a record's headers; the first, of those without the id."""
+_REPLAY = REPLAY_NAME.decode()
+_NO_ID = bytes(HEADER_BYTES)
 _ID = np.dtype([("spool", "V16"), ("sequence", ">i8")])
 
 
@@ -76,14 +78,19 @@ def _has_ended(polled: Sequence[Message], wanted: Range) -> bool:
 
 
 def to_arrow(messages: Sequence[Message], wanted: Range, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns that `schema` names, out of `fields.RECORDS`."""
+    """The columns that `schema` names, out of `fields.RECORDS`, CONTENT and REPLAYED."""
     made: dict[str, pa.Array] = {}
     if not _OF_HEADERS.isdisjoint(schema.names):
         headers = [read_headers(message) for message in messages]
         ids = [find_id(one) for one in headers]
         made["bruce_spool"], made["bruce_sequence"] = _stamps(headers, ids)
-        if "headers" in schema.names:
+        if not _OF_OWN.isdisjoint(schema.names):
             made["headers"] = _own(headers, ids)
+        if "replayed" in schema.names:
+            made["replayed"] = pa.array([any(name == _REPLAY for name, _ in one) for one in headers])
+        if "content_hash" in schema.names:
+            topics, keys, values = (_COLUMNS[name](messages, wanted) for name in ("topic", "key", "value"))
+            made["content_hash"] = hash_contents(topics, keys, values, made["headers"])
     arrays = [made[name] if name in made else _COLUMNS[name](messages, wanted) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -25,11 +25,12 @@ from pipeline.kafka.ends import uncommitted
 from pipeline.kafka.ranges import Range, plan_ranges, read_ranges
 from pipeline.kafka.records import read_range, to_arrow
 from pipeline.kafka.writer import KafkaRowWriter, KafkaWriter
-from pipeline.source.schema import KAFKA_SCHEMA, to_arrow_schema
+from pipeline.source.schema import CONTENT, KAFKA_SCHEMA, REPLAYED, to_arrow_schema
 from pipeline.source.source import check_schema
 from pipeline.spark_release import ARROW_STREAM_WRITERS, has
 
 _OURS = ("path", "paths", "topics", "withheld", "checkpointlocation")
+KNOWN = StructType([*KAFKA_SCHEMA.fields, CONTENT, REPLAYED])
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class KafkaSource(DataSource):
         return KAFKA_SCHEMA
 
     def reader(self, schema: StructType) -> RangeReader:
-        check_schema(schema, KAFKA_SCHEMA)
+        check_schema(schema, KNOWN)
         options = dict(self.options)
         topics = options["topics"].split(",") if "topics" in options else None
         withheld = read_ranges(options["withheld"]) if "withheld" in options else None

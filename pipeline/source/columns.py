@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import BadSchema
+from pipeline.source.binary import Bytes, Lengths, Offsets, from_binary
+from pipeline.source.content_hash import hash_contents
 from pipeline.source.fields import ARROW_HEADERS
 from pipeline.source.segments import DamagedFile, Part, Piece, topic_name
 from spool.format.batch import KEYED, LONG, NULL_KEY, NULL_VALUE, NUMBERED, Batch, Topics
@@ -159,15 +161,15 @@ COLUMNS: dict[str, Callable[[Piece, Part], pa.Array]] = {
     "damaged": _same(False, pa.bool_()),
     "damaged_bytes": _same(None, pa.int64()),
     "unread": _same(None, pa.string()),
+    "content_hash": lambda piece, part: hash_contents(
+        *(COLUMNS[name](piece, part) for name in ("topic", "key", "value", "headers"))
+    ),
 }
 """How each column of the schema is made."""
 
 
 NOWHERE = -1
 """The partition of a message whose topic has none."""
-Bytes = npt.NDArray[np.uint8]
-Offsets = npt.NDArray[np.int64]
-Lengths = npt.NDArray[np.int32]
 
 
 def to_batch(columns: dict[str, pa.Array], topics: Topics) -> Batch:
@@ -399,15 +401,3 @@ def encode(  # noqa: PLR0913, PLR0917  (a kernel)
             at = Address(at + SIZE_BYTES + value)
             number += 1
         ends[row + 1] = at - target
-
-
-def from_binary(column: pa.Array) -> tuple[Bytes, Offsets, Lengths]:
-    """(bytes, where each row's begin, how many they are) of a column of bytes or text; a null has none."""
-    if len(column) == 0:
-        return np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int32)
-    _, places, data = column.cast(pa.binary()).buffers()
-    offsets = np.frombuffer(places, np.int32)[column.offset : column.offset + len(column) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    held = np.empty(0, np.uint8) if last == first else np.frombuffer(data, np.uint8)[first:last]
-    lengths = np.where(np.asarray(column.is_valid()), np.diff(offsets), 0).astype(np.int32)
-    return held, offsets[:-1].astype(np.int64) - first, lengths

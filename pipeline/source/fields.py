@@ -72,6 +72,14 @@ UNREAD = (
     "and frame_offset, and without a message. Null of all else.",
 )
 
+CONTENT = (
+    "content_hash",
+    pa.int64(),
+    "Only if a query names it: a hash of topic, key, value and headers, but for `bruce-replay` "
+    "(pipeline.source.content_hash). A message and its record have the same.",
+)
+REPLAYED = ("replayed", pa.bool_(), "Only if a query names it: whether it has the header `bruce-replay`.")
+
 RECORDS: list[tuple[str, pa.DataType, str]] = [
     ("topic", pa.string(), "The topic."),
     ("partition", pa.int32(), "The partition."),
@@ -126,7 +134,7 @@ ARCHIVED: list[tuple[str, pa.DataType, str]] = [
 
 DAMAGE = ("damaged", "damaged_bytes")
 """Columns that a query has to name: the ranges that they tell of are rows then."""
-_TYPES = {name: kind for name, kind, _ in (*STORED, UNREAD, *RECORDS, *ARCHIVED)}
+_TYPES = {name: kind for name, kind, _ in (*STORED, UNREAD, CONTENT, *RECORDS, REPLAYED, *ARCHIVED)}
 
 
 def to_schema(names: Iterable[str]) -> pa.Schema:

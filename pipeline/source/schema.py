@@ -47,6 +47,8 @@ def _spark(columns: Iterable[tuple[str, pa.DataType, str]]) -> StructType:
 SCHEMA = _spark(fields.STORED)
 UNREAD = _spark([fields.UNREAD])[0]
 """Only if a schema names it: else such an error ends the query."""
+CONTENT, REPLAYED = _spark([fields.CONTENT, fields.REPLAYED])
+"""Likewise."""
 KAFKA_SCHEMA = _spark(fields.RECORDS)
 ARCHIVE_SCHEMA = _spark(fields.ARCHIVED)
 

@@ -64,11 +64,11 @@ from pipeline.source.options import (
 )
 from pipeline.source.reader import PruningReader, SegmentReader, WholeStream
 from pipeline.source.rows import skips_read_errors
-from pipeline.source.schema import SCHEMA, UNREAD
+from pipeline.source.schema import CONTENT, SCHEMA, UNREAD
 from pipeline.source.segments import DamagedFile, Part
 from pipeline.spark_release import FILTERS, READ_LIMITS, has, version
 
-KNOWN = StructType([*SCHEMA.fields, UNREAD])
+KNOWN = StructType([*SCHEMA.fields, UNREAD, CONTENT])
 """All columns."""
 
 

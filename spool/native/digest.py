@@ -39,12 +39,22 @@ def digest_function() -> int:
     The library is opened once: each time that it is costs memory for good. Raises MissingPart when this build
     of the wheel hides the function.
     """
+    return _address("XXH3_64bits_withSeed")
+
+
+@cache
+def xxh64_function() -> int:
+    """The same of `XXH64(pointer, length, seed)`, which is not the log's but of `pipeline.source`."""
+    return _address("XXH64")
+
+
+def _address(name: str) -> int:
     library = ctypes.CDLL(xxhash._xxhash.__file__)
     try:
-        return function_address(library.XXH3_64bits_withSeed)
+        return function_address(getattr(library, name))
     except AttributeError:
         raise MissingPart(
-            f"the xxhash library at {xxhash._xxhash.__file__} does not export XXH3_64bits_withSeed; "
+            f"the xxhash library at {xxhash._xxhash.__file__} does not export {name}; "
             "install the xxhash wheel for this platform"
         ) from None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from confluent_kafka import Consumer as KafkaConsumer
 
-from dispatch.handover import HEADER_NAME
+from dispatch.header_names import HEADER_NAME
 from spool.format.wire import MAX_BATCH, MAX_HEADERS, encode, encode_batch, encode_message
 from tools.adversaries.attack import Flood, Settings
 from tools.adversaries.floods import MOST_KEPT, discards
