@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Thread
 from typing import IO, Any
@@ -28,6 +28,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
+from pipeline.class_data import class_data
 from pipeline.errors import MissingSpark
 from pipeline.kafka.source import KafkaSource
 from pipeline.source.source import BruceSource
@@ -83,14 +84,15 @@ def open_session(master: str = LOCAL, settings: Mapping[str, str] | None = None)
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL + 1)
     logging.getLogger().addFilter(_is_not_py4js)
     found = SparkSession.getActiveSession()
-    session = found or _start(master, settings or {})
-    for source in (BruceSource, KafkaSource):
-        _register(session, source)
-    try:
-        yield session
-    finally:
-        if found is None:
-            _stop(session)
+    with nullcontext("") if found or not master.startswith("local") else class_data() as options:
+        session = found or _start(master, settings or {}, options)
+        for source in (BruceSource, KafkaSource):
+            _register(session, source)
+        try:
+            yield session
+        finally:
+            if found is None:
+                _stop(session)
 
 
 def _register(session: SparkSession, source: type[DataSource]) -> None:
@@ -108,7 +110,8 @@ def _is_not_py4js(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
-def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
+def _start(master: str, settings: Mapping[str, str], options: str) -> SparkSession:
+    """`options`: of the JVM, where it is ours."""
     if _submitted():
         return _join(master, settings)
     os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", sys.executable)
@@ -116,7 +119,7 @@ def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
     if master.startswith("local"):
         # The address of Spark's web page; else it is open to the network.
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    conf = _configuration(master, settings)
+    conf = _configuration(master, settings, options)
     with tempfile.TemporaryFile("w+") as said:
         try:
             gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
@@ -157,7 +160,7 @@ def _stop(session: SparkSession) -> None:
     gateway.proc.wait()
 
 
-def _configuration(master: str, settings: Mapping[str, str]) -> SparkConf:
+def _configuration(master: str, settings: Mapping[str, str], options: str = "") -> SparkConf:
     local: Mapping[str, str] = {}
     if master.startswith("local"):
         local = {**_LOCAL_SETTINGS, "spark.driver.memory": f"{heap_mib(memory_bytes())}m"}
@@ -169,7 +172,7 @@ def _configuration(master: str, settings: Mapping[str, str]) -> SparkConf:
     chosen = {
         "spark.app.name": "bruce",
         "spark.master": master,
-        "spark.driver.defaultJavaOptions": f"{_UNCHECKED} -Dlog4j2.configurationFile={_LOG}",
+        "spark.driver.defaultJavaOptions": f"{_UNCHECKED} -Dlog4j2.configurationFile={_LOG} {options}",
         "spark.executor.defaultJavaOptions": _UNCHECKED,
         **_SETTINGS,
         **executors,

@@ -9,8 +9,6 @@ jars. Java itself checks whether an archive fits, and goes on without one that d
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -18,13 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
 from confluent_kafka import Consumer, Producer
 
+from pipeline.class_data import SILENT, archive_of, made
+from pipeline.class_data import spark_archive as spark_archive_in
 from tools.kafka_cluster import KafkaCluster
 from tools.kafka_install import KafkaMissing, fetch_jars, jars_directory
 from tools.waiting import end_by_sigterm, wait_until
@@ -34,8 +32,6 @@ FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For JVMs that live for seconds: optimising compilation and parallel collection cost more than they save."""
 PATIENCE_S = 900.0
 
-_SILENT = "-Xlog:disable -Xlog:all=error:stderr"
-"""Keeps warnings about an archive that does not fit out of the JVM's output."""
 _JOB = """
 import sys
 from pipeline.session import open_session
@@ -65,51 +61,24 @@ def spark_options() -> str:
 
 def spark_archive() -> Path | None:
     """The path of the archive of Spark's classes; None without PySpark or Java."""
-    found = importlib.util.find_spec("pyspark")
-    java = shutil.which("java", path=_java_path())
-    if not java or not found or not found.submodule_search_locations:
-        return None
-    return _archive("spark", java, Path(found.submodule_search_locations[0]) / "jars")
+    return spark_archive_in(DIRECTORY)
 
 
 def kafka_archive() -> Path | None:
     """The path of the archive of Kafka's classes; None without jars or Java."""
     java, jars = shutil.which("java"), jars_directory()
-    return _archive("kafka", java, jars) if java and jars else None
-
-
-def _java_path() -> str | None:
-    """The path at which Spark looks for Java; None: on the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    return os.path.join(home, "bin") if home else None
-
-
-def _archive(name: str, java: str, jars: Path) -> Path:
-    files = [Path(java).resolve(), *sorted(jars.glob("*.jar"))]
-    known = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return DIRECTORY / f"{name}-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.jsa"
+    return archive_of("kafka", DIRECTORY, java, jars) if java and jars else None
 
 
 def _options(archive: Path | None) -> str:
     there = archive is not None and archive.exists()
-    return f"{FRUGAL} -XX:SharedArchiveFile={archive} {_SILENT}" if there else FRUGAL
-
-
-@contextmanager
-def _made(archive: Path) -> Iterator[str]:
-    """The option by which a JVM writes the archive at its end; moves it into place if all went well."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=archive.parent) as name:
-        fresh = Path(name) / "fresh.jsa"
-        yield f"{FRUGAL} -XX:ArchiveClassesAtExit={fresh} {_SILENT}"
-        for old in archive.parent.glob(f"{archive.name.partition('-')[0]}-*.jsa"):
-            old.unlink()
-        fresh.rename(archive)
+    return f"{FRUGAL} -XX:SharedArchiveFile={archive} {SILENT}" if there else FRUGAL
 
 
 def make_spark(archive: Path) -> None:
     """Run a job with a bit of everything."""
-    with _made(archive) as options, tempfile.TemporaryDirectory() as name:
+    with made(archive) as option, tempfile.TemporaryDirectory() as name:
+        options = f"{FRUGAL} {option}"
         subprocess.run(
             [sys.executable, "-c", _JOB, f"{name}/rows"],
             env={**os.environ, "SPARK_SUBMIT_OPTS": options, "SPARK_LAUNCHER_OPTS": FRUGAL},
@@ -121,7 +90,8 @@ def make_spark(archive: Path) -> None:
 
 def make_kafka(archive: Path) -> None:
     """Run a broker with a producer, in a transaction, and a consumer."""
-    with _made(archive) as options, tempfile.TemporaryDirectory() as name:
+    with made(archive) as option, tempfile.TemporaryDirectory() as name:
+        options = f"{FRUGAL} {option}"
         cluster = KafkaCluster(Path(name), 1)
         with mock.patch.dict(os.environ, {"KAFKA_JVM_PERFORMANCE_OPTS": options}):
             cluster.up()

@@ -15,6 +15,8 @@ from cli.commands.jobs import Spools, demand, engine, going_on, spool_paths
 from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table as OpenTable
+
     from pipeline.archive.files import Files
     from pipeline.archive.job import ArchiveReport
     from pipeline.embedded.engine import DuckEngine
@@ -34,6 +36,13 @@ class Table(StrEnum):
     ICEBERG = "iceberg"
 
 
+AsTable = Annotated[Table, typer.Option("--table", help="As plain files, or as a table of Iceberg.")]
+InCatalog = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog", metavar="NAME", help="A catalog of pyiceberg's configuration; --to names the table."
+    ),
+]
 Compact = Annotated[bool, typer.Option("--compact", help="Then merge small files.")]
 Continuous = Annotated[bool, typer.Option("--continuous", help="Go on, every 10 s, until SIGTERM or SIGINT.")]
 
@@ -42,15 +51,8 @@ def archive(
     spools: Spools = None,
     *,
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="The archive: a directory.")],
-    table: Annotated[Table, typer.Option("--table", help="As plain files, or as a table of Iceberg.")] = (
-        Table.PARQUET
-    ),
-    catalog: Annotated[
-        str | None,
-        typer.Option(
-            "--catalog", metavar="NAME", help="A catalog of pyiceberg's configuration; --to names the table."
-        ),
-    ] = None,
+    table: AsTable = Table.PARQUET,
+    catalog: InCatalog = None,
     compact: Compact = False,
     continuous: Continuous = False,
     as_json: AsJson = False,
@@ -87,17 +89,29 @@ def archive(
 
 def _files(duckdb: DuckEngine, to: str, table: Table, catalog: str | None) -> Files:
     """Raises BadArgument, MissingEngine, JobFailed."""
-    if table is Table.PARQUET:
+    if (found := iceberg_table(to, table, catalog)) is None:
         from pipeline.embedded.archive import LocalFiles
 
+        return LocalFiles(duckdb, to)
+    from pipeline.embedded.iceberg import IcebergFiles
+
+    return IcebergFiles(duckdb, found)
+
+
+def iceberg_table(to: str, table: Table, catalog: str | None) -> OpenTable | None:
+    """The table in a configured catalog, else in a directory; None for plain files.
+
+    Raises BadArgument, MissingEngine, JobFailed.
+    """
+    if table is Table.PARQUET:
         if catalog:
             raise BadArgument("--catalog is for --table iceberg")
-        return LocalFiles(duckdb, to)
+        return None
     demand("pyiceberg", extra="iceberg")
-    from pipeline.embedded.iceberg import TABLE, IcebergFiles, configured_catalog, local_catalog, open_table
+    from pipeline.archive.iceberg import TABLE, configured_catalog, local_catalog, open_table
 
     known = configured_catalog(catalog) if catalog else local_catalog(to)
-    return IcebergFiles(duckdb, open_table(known, to if catalog else TABLE))
+    return open_table(known, to if catalog else TABLE)
 
 
 class Run(NamedTuple):

@@ -17,6 +17,8 @@ from pipeline.source.archived import read_archive
 from pipeline.source.fields import PARTITIONS
 from pipeline.source.schema import ARCHIVE_SCHEMA
 
+_ORDER = (*PARTITIONS, "spool", "sequence")
+
 
 class HadoopStore:
     """Implements `pipeline.archive.log.Store`."""
@@ -124,9 +126,8 @@ class SparkFiles:
         return ArchiveLog(self.store)
 
     def write(self, rows: DataFrame, staging: str) -> Staged:
-        """Spark splits partitions that are too large for one task, and joins those that are too small."""
-        rows = rows.hint("rebalance", *PARTITIONS)
-        return self._write_in_order(rows.sortWithinPartitions(*PARTITIONS, "spool", "sequence"), staging)
+        """Few files, none of them too large."""
+        return self._write_in_order(in_tasks(rows), staging)
 
     def visible(self) -> list[File]:
         return self._list(self.store.address)
@@ -136,14 +137,8 @@ class SparkFiles:
 
     def merge(self, bins: Sequence[Sequence[str]], staging: str) -> Staged:
         """The rows of one bin are one task's."""
-        named = [(name, number) for number, names in enumerate(bins) for name in names]
-        table = self._session.createDataFrame(named, "file string, bin int")
-        # The path is an encoded URI, but nothing in its last parts needs that.
-        file = f.substring_index("_metadata.file_path", "/", -(len(PARTITIONS) + 1))
-        rows = self._read([name for name, _ in named]).withColumn("file", file)
-        together = rows.join(f.broadcast(table), "file").repartition(len(bins), "bin")
-        ordered = together.sortWithinPartitions(*PARTITIONS, "spool", "sequence")
-        return self._write_in_order(ordered.drop("file", "bin"), staging)
+        rows = self._read([name for names in bins for name in names])
+        return self._write_in_order(in_bins(rows, bins), staging)
 
     def _read(self, names: Sequence[str]) -> DataFrame:
         rows = self._session.read.schema(ARCHIVE_SCHEMA).option("basePath", self.store.address)
@@ -162,6 +157,21 @@ class SparkFiles:
         found = self._session.read.format("binaryFile").option("pathGlobFilter", "*.parquet").load(address)
         rows = found.select("path", "length").collect()
         return sorted((File(_below(row.path), row.length) for row in rows), key=lambda file: file.name)
+
+
+def in_tasks(rows: DataFrame) -> DataFrame:
+    """Spark splits partitions that are too large for one task, and joins those that are too small."""
+    return rows.hint("rebalance", *PARTITIONS).sortWithinPartitions(*_ORDER)
+
+
+def in_bins(rows: DataFrame, bins: Sequence[Sequence[str]]) -> DataFrame:
+    """The rows of files: those of one bin, which has the last parts of their names, in one task."""
+    named = [(name, number) for number, names in enumerate(bins) for name in names]
+    table = rows.sparkSession.createDataFrame(named, "file string, bin int")
+    # The path is an encoded URI, but nothing in its last parts needs that.
+    file = f.substring_index("_metadata.file_path", "/", -(len(PARTITIONS) + 1))
+    together = rows.withColumn("file", file).join(f.broadcast(table), "file").repartition(len(bins), "bin")
+    return together.sortWithinPartitions(*_ORDER).drop("file", "bin")
 
 
 def _below(path: str) -> str:

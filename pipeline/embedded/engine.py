@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 from pyarrow import dataset
+from sqlframe.base.session import _BaseSession
 from sqlframe.duckdb import DuckDBSession, Window
 
 from pipeline.computed import Computed
@@ -27,12 +28,15 @@ from pipeline.kafka.records import OURS
 @contextmanager
 def open_engine() -> Iterator[DuckEngine]:
     """The engine, until the context ends."""
+    # SQLFrame keeps one session, and would have the second engine of a process use the first one's.
+    before, _BaseSession._instance = _BaseSession._instance, None  # noqa: SLF001
     with connect() as connection, working(connection) as work:
         session = DuckDBSession(conn=connection)
         try:
             yield DuckEngine(connection, session, work)
         finally:
             session.stop()
+            _BaseSession._instance = before  # noqa: SLF001
 
 
 class DuckEngine:

@@ -1,181 +1,52 @@
-"""An archive as an Iceberg table: each commit, also of a compaction, is whole for every reader.
-
-    DIR/catalog.db                    the catalog of one host: SQLite
-    DIR/bruce/messages/metadata/      Iceberg's own
-    DIR/bruce/messages/data/0000000007-.../topic=orders/date=2026-11-21/part-....zstd.parquet
-
-The table has the columns of `fields.ARCHIVED` and is partitioned by topic and date. Its snapshots say by
-their properties how far each spool is archived (`bruce.spools`) and which of our commits they are
-(`bruce.commit`). Snapshots of other programs, as of those that rewrite files, have none: the newest that has
-some counts.
-
-A job commits on top of the snapshot that it began with, or not at all: the table's property
-`commit.retry.num-retries` is 0. So a job that was killed has added all of its rows or none, and of two jobs
-one begins again. Files of jobs that did not commit, and those that compactions replaced, are removed by a
-later compaction.
-"""
+"""The files of an Iceberg table, written by this process (`pipeline.archive.iceberg`)."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from typing import BinaryIO
 
 from pyarrow import fs
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NamespaceAlreadyExistsError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
-from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 
-from pipeline.archive.files import File, Staged
-from pipeline.archive.log import Commit
+from pipeline.archive.files import Staged
+from pipeline.archive.iceberg import COLUMNS, IcebergTable
 from pipeline.embedded.dataset import parquet_of
 from pipeline.embedded.engine import DuckEngine
 from pipeline.embedded.folder_writer import ORDER, SIZES, FolderWriter, Sizes
 from pipeline.engine import DataFrame
-from pipeline.errors import ArchiveConflict, JobFailed
-from pipeline.source.fields import ARCHIVED, PARTITIONS, to_schema
-
-TABLE = "bruce.messages"
-EVERY_S = 60.0
-"""Between two scans of the spools: each makes a snapshot, and files for each topic."""
-KEPT = timedelta(days=1)
-"""How long snapshots stay, once there are newer ones."""
-_RETRIES = "commit.retry.num-retries"
-_PROPERTIES = {
-    _RETRIES: "0",
-    # For many small commits.
-    "commit.manifest-merge.enabled": "true",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "10",
-}
-_SPOOLS, _COMMIT = "bruce.spools", "bruce.commit"
-_IN_FILE = to_schema(name for name, *_ in ARCHIVED)
-_STAGING = re.compile(r"/data/((\d{10})-[0-9a-f]{32})/")
 
 
-def local_catalog(directory: str) -> Catalog:
-    """The catalog of this host, in a directory."""
-    root = Path(directory).absolute()
-    root.mkdir(parents=True, exist_ok=True)
-    uri = f"sqlite:///{root}/catalog.db"
-    with _explained(uri):
-        return load_catalog("bruce", type="sql", uri=uri, warehouse=root.as_uri(), init_catalog_tables="true")
-
-
-def configured_catalog(name: str) -> Catalog:
-    """A catalog of pyiceberg's own configuration: .pyiceberg.yaml, or PYICEBERG_CATALOG__NAME__... .
-
-    Raises JobFailed when there is none of this name, or it does not answer.
-    """
-    with _explained(f"the catalog {name}"):
-        return load_catalog(name)
-
-
-def open_table(catalog: Catalog, name: str) -> Table:
-    """The table, made if it is not there. Raises JobFailed for one that is no archive of ours."""
-    if "." not in name:
-        raise JobFailed(f"{name!r} is no name of a table: it takes NAMESPACE.TABLE, as {TABLE}")
-    with _explained(name):
-        try:
-            table = catalog.load_table(name)
-        except NoSuchTableError:
-            table = _create(catalog, name)
-    if [field.name for field in table.schema().fields] != _IN_FILE.names:
-        raise JobFailed(
-            f"the table {name} has other columns than an archive: archive into a table of its own"
-        )
-    if table.properties.get(_RETRIES) != "0":
-        raise JobFailed(
-            f"the table {name} needs the property {_RETRIES} = 0: else two jobs may add the same rows"
-        )
-    return table
-
-
-def _create(catalog: Catalog, name: str) -> Table:
-    with suppress(NamespaceAlreadyExistsError):
-        catalog.create_namespace(name.rpartition(".")[0])
-    with (
-        suppress(TableAlreadyExistsError),
-        catalog.create_table_transaction(name, _IN_FILE, properties=_PROPERTIES) as made,
-        made.update_spec() as spec,
-    ):
-        for column in PARTITIONS:
-            spec.add_identity(column)
-    return catalog.load_table(name)
-
-
-@contextmanager
-def _explained(place: str) -> Iterator[None]:
-    """Raise JobFailed for errors of catalogs and stores: each kind has those of its own library."""
-    try:
-        yield
-    except (JobFailed, CommitFailedException):
-        raise
-    except Exception as error:
-        raise JobFailed(f"{place} cannot be used: {next(iter(str(error).splitlines()), error)}") from error
-
-
-class IcebergFiles:
+class IcebergFiles(IcebergTable):
     """Implements `pipeline.archive.files.Files`."""
 
     def __init__(self, engine: DuckEngine, table: Table, sizes: Sizes = SIZES) -> None:
-        self._engine, self._table, self._sizes = engine, table, sizes
-        self.address, self.every_s = table.location(), EVERY_S
-        self._known: dict[str, DataFile] = {}
-        """By the name that readers know."""
-
-    def open(self) -> IcebergLog:
-        with _explained(self.address):
-            self._table.refresh()
-        return IcebergLog(self._table, self._known)
+        super().__init__(table)
+        self._engine, self._sizes = engine, sizes
 
     def write(self, rows: DataFrame, staging: str) -> Staged:
+        """Write rows below `staging`."""
         return self._write([rows], staging)
 
-    def visible(self) -> list[File]:
-        with _explained(self.address):
-            files = [task.file for task in self._table.scan().plan_files()]
-        self._known.update({_below(file.file_path): file for file in files})
-        found = [File(_below(file.file_path), file.file_size_in_bytes) for file in files]
-        return sorted(found, key=lambda file: file.name)
-
-    def count(self, names: Sequence[str]) -> int:
-        return sum(self._known[name].record_count for name in names)
-
     def merge(self, bins: Sequence[Sequence[str]], staging: str) -> Staged:
-        places = [[self._known[name].file_path for name in names] for names in bins]
-        return self._write([self._read(one) for one in places], staging)
+        """Write the rows of each bin as one file."""
+        return self._write([self._read(self.locations(names)) for names in bins], staging)
 
     def _read(self, locations: Sequence[str]) -> DataFrame:
-        files, _ = filesystem_of(self._table, locations[0])
-        paths = [filesystem_of(self._table, one)[1] for one in locations]
-        return self._engine.parquet(parquet_of(paths, files, None))
+        files, _ = self.place(locations[0])
+        return self._engine.parquet(parquet_of([self.place(one)[1] for one in locations], files, None))
 
     def _write(self, tables: Sequence[DataFrame], staging: str) -> Staged:
         """The rows of each table, in files of their own."""
-        root = f"{self._table.location()}/data/{staging}"
-        files, path = filesystem_of(self._table, root)
+        root = self.root(staging)
+        files, path = self.place(root)
 
         def create(name: str) -> BinaryIO:
             files.create_dir(f"{path}/{name.rpartition('/')[0]}")
             made: BinaryIO = files.open_output_stream(f"{path}/{name}")
             return made
 
-        with FolderWriter(_IN_FILE, create, self._sizes) as writer:
+        with FolderWriter(COLUMNS, create, self._sizes) as writer:
             for rows in tables:
                 writer.add_all(self._engine.batches(rows.orderBy(*ORDER), self._sizes.batch_rows))
                 writer.end_file()
@@ -183,99 +54,6 @@ class IcebergFiles:
             for name in writer.names:
                 _sync(f"{path}/{name}")
         return Staged([(f"{root}/{name}", name) for name in writer.names], writer.topics)
-
-
-class IcebergLog:
-    """Implements `pipeline.archive.log.Log`."""
-
-    def __init__(self, table: Table, known: Mapping[str, DataFile]) -> None:
-        """Raises JobFailed when no snapshot is left that tells how far the spools are archived."""
-        self._table, self._known = table, known
-        self.newest = _progress(table)
-
-    def new_staging(self) -> str:
-        return f"{self.newest.number + 1:010d}-{uuid.uuid4().hex}"
-
-    def commit(
-        self,
-        spools: Mapping[str, Sequence[int]],
-        staging: str,
-        moves: Sequence[tuple[str, str]],
-        replaced: Sequence[str],
-    ) -> None:
-        done = Commit(self.newest.number + 1, {**self.newest.spools, **spools}, staging)
-        told = {_COMMIT: str(done.number), _SPOOLS: json.dumps(done.spools)}
-        added = [source for source, _ in moves]
-        try:
-            with _explained(self._table.location()), self._table.transaction() as change:
-                if replaced:
-                    made = parquet_files_to_data_files(self._table.io, self._table.metadata, iter(added))
-                    with change.update_snapshot(told).overwrite() as swap:
-                        for name in replaced:
-                            swap.delete_data_file(self._known[name])
-                        for file in made:
-                            swap.append_data_file(file)
-                else:
-                    change.add_files(added, told, check_duplicate_files=False)
-        except CommitFailedException as error:
-            place = self._table.location()
-            raise ArchiveConflict(f"another job or program wrote to {place}; start this one again") from error
-        self.newest = done
-        if replaced:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Forget old snapshots, and remove the files of our folders that no snapshot has."""
-        try:
-            # Its clock, like that of snapshots, has no zone.
-            self._table.maintenance.expire_snapshots().older_than(datetime.now() - KEPT).commit()  # noqa: DTZ005
-        except CommitFailedException:
-            return
-        kept = set(self._table.inspect.all_files()["file_path"].to_pylist())
-        root = f"{self._table.location()}/data"
-        files, path = filesystem_of(self._table, root)
-        for info in files.get_file_info(fs.FileSelector(path, recursive=True)):
-            folder = _STAGING.search(f"{root}{info.path[len(path) :]}")
-            # A higher number may be that of a running job.
-            gone = info.is_file and folder and int(folder[2]) <= self.newest.number
-            if gone and f"{root}{info.path[len(path) :]}" not in kept:
-                files.delete_file(info.path)
-
-
-def _progress(table: Table) -> Commit:
-    """The newest of our commits that the table has."""
-    snapshot = table.current_snapshot()
-    for one in _lineage(table):
-        told = one.summary.additional_properties if one.summary else {}
-        if _COMMIT in told:
-            return Commit(int(told[_COMMIT]), json.loads(told[_SPOOLS]))
-    if snapshot is None:
-        return Commit()
-    raise JobFailed(
-        f"no snapshot of {table.location()} is left that says how far spools are archived ({_SPOOLS}): roll "
-        "it back to one that does, or archive into another table"
-    )
-
-
-def _lineage(table: Table) -> Iterator[Snapshot]:
-    """The snapshots of the table's present state, newest first."""
-    one = table.current_snapshot()
-    while one:
-        yield one
-        parent = one.parent_snapshot_id
-        one = table.snapshot_by_id(parent) if parent is not None else None
-
-
-def filesystem_of(table: Table, location: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a location of the table, and the path there."""
-    properties: dict[str, Any] = table.io.properties
-    scheme, place, path = PyArrowFileIO.parse_location(location, properties)
-    return PyArrowFileIO(properties).fs_by_scheme(scheme, place), path
-
-
-def _below(location: str) -> str:
-    """`topic=.../date=.../name` of a file's whole address."""
-    return "/".join(location.split("/")[-len(PARTITIONS) - 1 :])
 
 
 def _sync(path: str) -> None:

@@ -79,6 +79,9 @@ class Span:
         return min(received) - CLOCK_NS < self.to_ns and max(received) + CLOCK_NS >= self.from_ns
 
 
+ALL = Span()
+
+
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """Bytes of a segment that hold no good frame, or one without datagrams in it."""
@@ -188,15 +191,16 @@ def heads_of(chunk: Chunk) -> tuple[npt.NDArray[np.int64], Record]:
     return offsets.copy(), bytes_of.view(HEAD)[:, 0]
 
 
-def read_frames(path: Path) -> Iterator[tuple[npt.NDArray[np.int64], Record] | Unreadable]:
+def read_frames(path: Path, span: Span = ALL) -> Iterator[tuple[npt.NDArray[np.int64], Record] | Unreadable]:
     """The rows of `heads_of`, chunk by chunk; and unreadable places. Nothing for a spare.
 
+    Nothing, either, of a segment that by its footer holds no message of `span`; of others all frames.
     Raises BadSpool when the file is no segment, UnknownVersion, OSError.
     """
     fd = open_plain(path)
     try:
         header, footer = decode_header(read_at(fd, HEADER_BYTES, 0), path), read_footer(fd)
-        if int(header["first_sequence"]) == UNBOUND:
+        if int(header["first_sequence"]) == UNBOUND or not span.may_lie_in(header, footer):
             return
         scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
         if footer is None:

@@ -178,7 +178,8 @@ def timeline(
 ) -> Timeline:
     """Count frames by intervals of `step_s`, or of the shortest step that makes at most `most` of them.
 
-    Frames are counted as a whole, by the time range and the sequence range of `span`. `fleeting`: a daemon
+    Frames are counted as a whole, by the time range and the sequence range of `span`; segments that by their
+    footers have none of it are not read. `fleeting`: a daemon
     may rename or remove files meanwhile; removed ones are skipped. Raises OSError, and TooManyIntervals when
     `step_s` makes more than `most`.
     """
@@ -195,7 +196,7 @@ def timeline(
 def _rows(path: Path, span: Span, damaged: Callable[[str], None]) -> Iterator[npt.NDArray[np.int64]]:
     """Rows like those of `_by_second`, chunk by chunk."""
     try:
-        for found in read_frames(path):
+        for found in read_frames(path, span):
             if isinstance(found, Unreadable):
                 damaged(found.sentence)
                 continue

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli.commands.archive import _show
+from pipeline.archive.iceberg import TABLE
 from pipeline.archive.job import ArchiveReport
-from pipeline.embedded.iceberg import TABLE
 from tests.cli.program import run
 from tests.pipeline.archive.test_job import fill
 from tests.spool.fixture import SpoolFixture

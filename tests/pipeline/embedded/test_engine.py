@@ -28,3 +28,13 @@ def test_two_after_each_other() -> None:
         with open_engine() as engine, engine.working():
             table = engine.table(pa.table({"n": [number]}))
             assert engine.collect(table) == [{"n": number}]
+
+
+def test_one_within_another() -> None:
+    """Neither uses the tables of the other, and the first goes on when the second has ended."""
+    with open_engine() as first, first.working():
+        ours = first.table(pa.table({"n": [1]}))
+        with open_engine() as second, second.working():
+            assert second.collect(second.table(pa.table({"m": [2]})).select("m")) == [{"m": 2}]
+            assert first.collect(ours.select((f.col("n") + 1).alias("k"))) == [{"k": 2}]
+        assert first.collect(ours.select((f.col("n") + 2).alias("k"))) == [{"k": 3}]

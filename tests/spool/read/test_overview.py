@@ -86,6 +86,24 @@ def test_a_part(spool: SpoolFixture) -> None:
     assert not len(timeline(files, Span(from_ns=START + 9 * SECOND), 40, quiet).start_ns)
 
 
+def test_segments_outside_of_the_range_are_not_read(spool: SpoolFixture) -> None:
+    """By their footers; damage in them is not told, either, until they are asked for."""
+    for second in [0] * 30 + [36_000] * 30:
+        spool.append([encode(b"t", b"v")] * 20, received_ns=START + second * SECOND)
+    spool.stop()
+    files, told = list_files(spool.layout), list[str]()
+    with files[0].open("r+b") as file:
+        file.seek(5000)
+        file.write(b"damaged" * 20)
+    late = Span(from_ns=START + 18_000 * SECOND)
+    assert timeline(files, late, 40, told.append).messages.sum() == 600
+    assert not told
+    assert timeline(files, Span(first=600), 40, told.append).messages.sum() == 600
+    assert not told
+    assert timeline(files, Span(), 40, told.append).messages.sum() < 1200
+    assert told
+
+
 def test_damage_is_told(spool: SpoolFixture, tmp_path: Path) -> None:
     """Unreadable frames are named, and all else is counted."""
     fill(spool, [0, 1, 2])
