@@ -38,6 +38,14 @@ def class_data(directory: Path | None = None) -> Iterator[str]:
             yield option
 
 
+def is_missing() -> bool:
+    """Whether the next session of this host makes the archive, which takes it some seconds more."""
+    if "SPARK_SUBMIT_OPTS" in os.environ:
+        return False
+    archive = spark_archive(_cache())
+    return archive is not None and not archive.exists()
+
+
 def spark_archive(directory: Path) -> Path | None:
     """The path of the archive of Spark's classes; None without PySpark or Java."""
     found = importlib.util.find_spec("pyspark")

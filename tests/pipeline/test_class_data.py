@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.class_data import archive_of, class_data, made
+from pipeline.class_data import archive_of, class_data, is_missing, made
 from tests.daemon import ROOT
 
 SESSION = """
@@ -77,11 +77,14 @@ def test_other_jars_want_another_archive(tmp_path: Path) -> None:
 
 def test_who_has_options_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive of somebody else is left as it is; without a Java there is none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:SharedArchiveFile=/theirs.jsa")
     with class_data(tmp_path) as options:
         assert options == ""
+    assert not is_missing()
     monkeypatch.delenv("SPARK_SUBMIT_OPTS")
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with class_data(tmp_path) as options:
         assert options == ""
+    assert not is_missing()
     assert list(tmp_path.iterdir()) == []

@@ -60,22 +60,23 @@ def job_session(master: str | None, conf: list[str] | None, *, bar: bool = True)
 
     Raises BadArgument, MissingSpark; an interrupt ends the command with a sentence.
     """
-    from cli.terminal.output import error_console
+    from cli.terminal.output import complain, error_console
     from pipeline.spark_release import check_requirements
 
     settings = parse_conf(conf)
     check_requirements()
 
+    from pipeline.class_data import is_missing
     from pipeline.session import LOCAL, open_session
 
+    first = master is None and is_missing()
     if error_console().is_terminal:
         settings = {"spark.ui.enabled": "true", **settings}
-    with (
-        interruptible(),
-        open_session(master or LOCAL, settings) as session,
-        task_bar(session) if bar else nullcontext(),
-    ):
-        yield session
+    with interruptible(), open_session(master or LOCAL, settings) as session:
+        with task_bar(session) if bar else nullcontext():
+            yield session
+        if first and error_console().is_terminal:
+            complain("keeping Spark's classes in an archive, once: later jobs start sooner")
 
 
 @contextmanager
