@@ -60,9 +60,6 @@ _SETTINGS = {
 _UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Options of the JVMs. Without them Arrow checks for each bit and value of a row the bounds of a buffer, and
 that it is still held: a sixth of the tasks' time. Batches come from pyarrow in our own workers."""
-_FRUGAL = "-XX:TieredStopAtLevel=1"
-"""Of a driver that has the tasks, too: what optimised code saves in a row (0.3 µs), its compilation costs for
-some 20 million; --conf spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=4 has it."""
 _LOCAL_SETTINGS = {
     # Host names resolve differently on each machine; loopback always exists.
     "spark.driver.host": "127.0.0.1",
@@ -167,7 +164,6 @@ def _configuration(master: str, settings: Mapping[str, str], options: str = "") 
     local: Mapping[str, str] = {}
     if master.startswith("local"):
         local = {**_LOCAL_SETTINGS, "spark.driver.memory": f"{heap_mib(memory_bytes())}m"}
-        options = f"{_FRUGAL} {options}"
     executors: Mapping[str, str] = {}
     if "spark.pyspark.python" not in settings:
         # Workers on our Python find our packages here. Another Python brings its own.

@@ -83,10 +83,10 @@ def demand(*packages: str, extra: str = "query") -> None:
 def engine() -> Iterator[DuckEngine]:
     """DuckDB in this process; an interrupt ends the command with a sentence. Raises MissingEngine."""
     demand("duckdb", "pyarrow", "sqlframe")
-    from pipeline.embedded.engine import open_engine
+    from pipeline.embedded.engine import DuckEngine
 
-    with interruptible(), open_engine() as opened:
-        yield opened
+    with interruptible():
+        yield DuckEngine()
 
 
 @contextmanager

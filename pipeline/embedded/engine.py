@@ -14,7 +14,7 @@ from sqlframe.base.session import _BaseSession
 from sqlframe.duckdb import DuckDBSession, Window
 
 from pipeline.computed import Computed
-from pipeline.embedded.connection import Work, connect, values_of, working
+from pipeline.embedded.connection import connect, values_of, working
 from pipeline.embedded.dataset import Scanned, SpoolDataset
 from pipeline.embedded.records import RecordDataset
 from pipeline.embedded.words import Functions, text_of
@@ -25,32 +25,15 @@ from pipeline.kafka.ranges import Range, plan_ranges
 from pipeline.kafka.records import OURS
 
 
-@contextmanager
-def open_engine() -> Iterator[DuckEngine]:
-    """The engine, until the context ends."""
-    # SQLFrame keeps one session, and would have the second engine of a process use the first one's.
-    before, _BaseSession._instance = _BaseSession._instance, None  # noqa: SLF001
-    with connect() as connection, working(connection) as work:
-        session = DuckDBSession(conn=connection)
-        try:
-            yield DuckEngine(connection, session, work)
-        finally:
-            session.stop()
-            _BaseSession._instance = before  # noqa: SLF001
-
-
 class DuckEngine:
-    """Implements `pipeline.engine.Engine`."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, session: DuckDBSession, work: Work) -> None:
-        self._connection, self._session, self._work = connection, session, work
-        self._scanned: list[Scanned] = []
-        self._names = (f"bruce_{number}" for number in count())
+    """Implements `pipeline.engine.Engine`: a connection for each job, which takes its tables along."""
 
     @contextmanager
     def working(self) -> Iterator[None]:
+        self._scanned: list[Scanned] = []
+        self._names = (f"bruce_{number}" for number in count())
         try:
-            with using(Words(Functions(), Window, self._as_view, text_of)):
+            with self._connected(), using(Words(Functions(), Window, self._as_view, text_of)):
                 yield
         except (duckdb.Error, pa.ArrowException) as error:
             # An error of ours reaches this through other libraries, which made a text of it.
@@ -58,6 +41,18 @@ class DuckEngine:
                 if one.failure:
                     raise one.failure from None
             raise JobFailed(f"DuckDB: {str(error).splitlines()[0]}") from error
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        # SQLFrame keeps one session, and would have the second engine of a process use the first one's.
+        before, _BaseSession._instance = _BaseSession._instance, None  # noqa: SLF001
+        with connect() as self._connection, working(self._connection) as self._work:
+            self._session = DuckDBSession(conn=self._connection)
+            try:
+                yield
+            finally:
+                self._session.stop()
+                _BaseSession._instance = before  # noqa: SLF001
 
     def table(self, rows: pa.Table) -> DataFrame:
         return self._register(rows)

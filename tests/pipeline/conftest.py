@@ -23,10 +23,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
         yield SparkEngine(request.getfixturevalue("spark"))
     else:
-        from pipeline.embedded.engine import open_engine
+        from pipeline.embedded.engine import DuckEngine
 
-        with open_engine() as opened:
-            yield opened
+        yield DuckEngine()
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from pipeline.archive.files import Files
 from pipeline.archive.iceberg import KEPT, TABLE, IcebergLog, local_catalog, open_table
 from pipeline.archive.job import ArchiveReport, follow_archive, run_archive
 from pipeline.embedded.archive import LocalFiles
-from pipeline.embedded.engine import DuckEngine, open_engine
+from pipeline.embedded.engine import DuckEngine
 from pipeline.embedded.iceberg import IcebergFiles
 from pipeline.engine import Engine
 from pipeline.errors import ArchiveConflict, JobFailed
@@ -79,8 +79,8 @@ def test_the_rows_are_those_of_plain_files(
     """Odd names, keys and times, too; DuckDB reads the table, and partitions leave files out."""
     spool.append(ODD)
     spool.step()
-    with open_engine() as duck:
-        plain = run_archive(duck, LocalFiles(duck, str(tmp_path / "plain")), [str(spool.options.directory)])
+    duck = DuckEngine()
+    plain = run_archive(duck, LocalFiles(duck, str(tmp_path / "plain")), [str(spool.options.directory)])
     report = archive()
     assert (report.messages, report.topics, report.unreadable) == (len(ODD), plain.topics, 0)
     table = table_in(tmp_path / "lake")

@@ -10,7 +10,7 @@ import pytest
 from pipeline.archive.files import Files
 from pipeline.archive.iceberg import TABLE, local_catalog, open_table
 from pipeline.archive.job import run_archive
-from pipeline.embedded.engine import open_engine
+from pipeline.embedded.engine import DuckEngine
 from pipeline.embedded.iceberg import IcebergFiles
 from pipeline.engine import Engine
 from tests.pipeline.archive.test_job import fill
@@ -28,20 +28,20 @@ def test_both_engines_write_one(spark: SparkSession, spool: SpoolFixture, tmp_pa
     from pipeline.spark_engine import SparkEngine
 
     paths, table = [str(spool.options.directory)], open_table(local_catalog(str(tmp_path)), TABLE)
-    with open_engine() as duck:
-        both: list[tuple[Engine, Files]] = [
-            (duck, IcebergFiles(duck, table)),
-            (SparkEngine(spark), SparkIcebergFiles(spark, table)),
-        ]
-        for merging in (1, 0):
-            for number in range(4):
-                fill(spool, 20)
-                assert run_archive(*both[number % 2], paths).messages == 20
-            table.refresh()
-            files = len(list(table.scan().plan_files()))
-            assert run_archive(*both[merging], paths, compact=True).merged == files >= 8
-            table.refresh()
-            assert len(list(table.scan().plan_files())) == 2
+    duck = DuckEngine()
+    both: list[tuple[Engine, Files]] = [
+        (duck, IcebergFiles(duck, table)),
+        (SparkEngine(spark), SparkIcebergFiles(spark, table)),
+    ]
+    for merging in (1, 0):
+        for number in range(4):
+            fill(spool, 20)
+            assert run_archive(*both[number % 2], paths).messages == 20
+        table.refresh()
+        files = len(list(table.scan().plan_files()))
+        assert run_archive(*both[merging], paths, compact=True).merged == files >= 8
+        table.refresh()
+        assert len(list(table.scan().plan_files())) == 2
     assert sorted(table.scan().to_arrow()["sequence"].to_pylist()) == list(range(160))
 
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from pipeline.archive.files import Files
 from pipeline.archive.job import run_archive
 from pipeline.embedded.archive import LocalFiles, LocalStore, Sizes
-from pipeline.embedded.engine import open_engine
+from pipeline.embedded.engine import DuckEngine
 from pipeline.engine import Engine
 from pipeline.errors import JobFailed
 from pipeline.source.fields import TIMES
@@ -28,9 +28,9 @@ def test_no_file_is_too_large(spool: SpoolFixture, tmp_path: Path) -> None:
     """A topic's rows go into several files, in order over all of them, and none is lost between two."""
     fill(spool, 2000)
     spool.crash()
-    with open_engine() as engine:
-        files = LocalFiles(engine, str(tmp_path / "a"), Sizes(8192, 4096, 100))
-        report = run_archive(engine, files, [str(spool.options.directory)])
+    engine = DuckEngine()
+    files = LocalFiles(engine, str(tmp_path / "a"), Sizes(8192, 4096, 100))
+    report = run_archive(engine, files, [str(spool.options.directory)])
     assert (report.messages, report.topics) == (2000, {"clicks": 1000, "views": 1000})
     written = list((tmp_path / "a").rglob("*.parquet"))
     assert report.files == len(written) >= 4
@@ -48,15 +48,15 @@ def test_both_engines_write_one(spark: SparkSession, spool: SpoolFixture, tmp_pa
     from pipeline.spark_engine import SparkEngine
 
     target, paths = tmp_path / "a", [str(spool.options.directory)]
-    with open_engine() as duckdb_engine:
-        local: tuple[Engine, Files] = duckdb_engine, LocalFiles(duckdb_engine, str(target))
-        on_spark: tuple[Engine, Files] = SparkEngine(spark), SparkFiles(spark, str(target))
-        for number in range(4):
-            fill(spool, 20)
-            assert run_archive(*(on_spark if number % 2 else local), paths).messages == 20
-        before = archived(target)
-        for one, merged in ((local, 8), (on_spark, 0)):
-            assert run_archive(*one, paths, compact=True).merged == merged
+    duckdb_engine = DuckEngine()
+    local: tuple[Engine, Files] = duckdb_engine, LocalFiles(duckdb_engine, str(target))
+    on_spark: tuple[Engine, Files] = SparkEngine(spark), SparkFiles(spark, str(target))
+    for number in range(4):
+        fill(spool, 20)
+        assert run_archive(*(on_spark if number % 2 else local), paths).messages == 20
+    before = archived(target)
+    for one, merged in ((local, 8), (on_spark, 0)):
+        assert run_archive(*one, paths, compact=True).merged == merged
     assert archived(target) == before
     assert [row["sequence"] for row in before] == list(range(80))
     kinds = {parquet.read_schema(path).field("received_at").type for path in target.rglob("*.parquet")}
@@ -66,18 +66,18 @@ def test_both_engines_write_one(spark: SparkSession, spool: SpoolFixture, tmp_pa
 def test_an_archive_of_before(spool: SpoolFixture, tmp_path: Path) -> None:
     """Files with Spark's own type of time, its default, are read and merged with those of today."""
     target, paths = tmp_path / "a", [str(spool.options.directory)]
-    with open_engine() as engine:
-        files = LocalFiles(engine, str(target))
-        fill(spool, 20)
-        run_archive(engine, files, paths)
-        before = archived(target)
-        for path in target.rglob("*.parquet"):
-            rows = parquet.ParquetFile(path).read()
-            parquet.write_table(rows, path, use_deprecated_int96_timestamps=True)
-            assert parquet.read_schema(path).field("received_at").type == pa.timestamp("ns")
-        assert archived(target) == before
-        fill(spool, 20)
-        assert run_archive(engine, files, paths, compact=True).merged == 4
+    engine = DuckEngine()
+    files = LocalFiles(engine, str(target))
+    fill(spool, 20)
+    run_archive(engine, files, paths)
+    before = archived(target)
+    for path in target.rglob("*.parquet"):
+        rows = parquet.ParquetFile(path).read()
+        parquet.write_table(rows, path, use_deprecated_int96_timestamps=True)
+        assert parquet.read_schema(path).field("received_at").type == pa.timestamp("ns")
+    assert archived(target) == before
+    fill(spool, 20)
+    assert run_archive(engine, files, paths, compact=True).merged == 4
     assert archived(target)[:20] == before
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pipeline.embedded.engine import open_engine
+from pipeline.embedded.engine import DuckEngine
 from pipeline.engine import f
 
 
@@ -15,7 +15,8 @@ def test_hashes_and_lengths() -> None:
     table = pa.table(
         {"a": pa.array([a for a, _ in pairs], pa.binary()), "b": pa.array([b for _, b in pairs], pa.binary())}
     )
-    with open_engine() as engine, engine.working():
+    engine = DuckEngine()
+    with engine.working():
         frame = engine.table(pa.concat_tables([table, table]))
         found = engine.collect(
             f.broadcast(frame).select(
