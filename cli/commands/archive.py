@@ -83,8 +83,10 @@ def archive(
     from cli.config.config import load_config
 
     paths = spool_paths(spools, load_config(config))
-    with engine() as duckdb:
-        run(duckdb, _files(duckdb, to, table, catalog), paths, Run(compact, continuous, as_json))
+    how = Run(compact, continuous, as_json)
+    with engine(bar=not continuous) as duckdb:
+        sound, last = run(duckdb, _files(duckdb, to, table, catalog), paths, how)
+    tell(last, how, sound=sound)
 
 
 def _files(duckdb: DuckEngine, to: str, table: Table, catalog: str | None) -> Files:
@@ -122,21 +124,28 @@ class Run(NamedTuple):
     as_json: bool
 
 
-def run(job_engine: Engine, files: Files, paths: list[str], how: Run) -> NoReturn:
-    """Archive, print each report, and exit as they say."""
-    from cli.terminal.errors import FINE, FOUND
+def run(job_engine: Engine, files: Files, paths: list[str], how: Run) -> tuple[bool, ArchiveReport | None]:
+    """Archive: whether nothing was missing, and the report that is not printed yet."""
     from pipeline.archive.job import follow_archive, run_archive
 
-    if how.continuous:
-        sound = True
-        with going_on("archiving what is there, and what comes,"):
-            for report in follow_archive(job_engine, files, paths, _stop_signals(), compact=how.compact):
-                _show(report, as_json=how.as_json)
-                sound &= report.sound
-        raise typer.Exit(FINE if sound else FOUND)
-    report = run_archive(job_engine, files, paths, compact=how.compact)
-    _show(report, as_json=how.as_json)
-    raise typer.Exit(FINE if report.sound else FOUND)
+    if not how.continuous:
+        report = run_archive(job_engine, files, paths, compact=how.compact)
+        return report.sound, report
+    sound = True
+    with going_on("archiving what is there, and what comes,"):
+        for report in follow_archive(job_engine, files, paths, _stop_signals(), compact=how.compact):
+            _show(report, as_json=how.as_json)
+            sound &= report.sound
+    return sound, None
+
+
+def tell(report: ArchiveReport | None, how: Run, *, sound: bool) -> NoReturn:
+    """Print the report, if there is one, and exit."""
+    from cli.terminal.errors import FINE, FOUND
+
+    if report:
+        _show(report, as_json=how.as_json)
+    raise typer.Exit(FINE if sound else FOUND)
 
 
 def _show(report: ArchiveReport, *, as_json: bool) -> None:

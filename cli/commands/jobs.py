@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cli.config.config import Config
     from pipeline.embedded.engine import DuckEngine
 
+_LOOK_S = 0.25
 Spools = Annotated[
     list[str] | None,
     typer.Argument(metavar="SPOOL", help="A directory, or a glob of several; else the configured one."),
@@ -80,13 +82,43 @@ def demand(*packages: str, extra: str = "query") -> None:
 
 
 @contextmanager
-def engine() -> Iterator[DuckEngine]:
-    """DuckDB in this process; an interrupt ends the command with a sentence. Raises MissingEngine."""
+def engine(*, bar: bool = True) -> Iterator[DuckEngine]:
+    """DuckDB in this process; an interrupt ends the command with a sentence. Raises MissingEngine.
+
+    `bar`: show on a terminal how far it is; nothing else may be written there meanwhile.
+    """
     demand("duckdb", "pyarrow", "sqlframe")
     from pipeline.embedded.engine import DuckEngine
 
-    with interruptible():
-        yield DuckEngine()
+    opened = DuckEngine()
+    with interruptible(), _row_bar(opened) if bar else nullcontext():
+        yield opened
+
+
+@contextmanager
+def _row_bar(opened: DuckEngine) -> Iterator[None]:
+    """On a terminal, show how many rows are read until the context ends."""
+    from cli.terminal.output import error_console
+    from cli.terminal.progress import Progress
+
+    console = error_console()
+    if not console.is_terminal:
+        yield
+        return
+    ended = Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            bar.show(*opened.progress())
+
+    with Progress("reading", "rows", console=console, paced=False) as bar:
+        looking = Thread(target=look, daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            looking.join()
 
 
 @contextmanager

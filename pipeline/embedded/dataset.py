@@ -45,6 +45,8 @@ class Scanned(dataset.Dataset, ABC):  # type: ignore[misc]  # pyarrow has no typ
         """`schema`: of all columns."""
         self.failure: Exception | None = None
         """The error that ended a scan: readers in other languages hand on its text alone."""
+        self.read = self.rows_known = 0
+        """Rows of all scans so far, and about how many they will have."""
         self._schema = schema
 
     @property
@@ -76,7 +78,9 @@ class Scanned(dataset.Dataset, ABC):  # type: ignore[misc]  # pyarrow has no typ
 
     def _told(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self.rows(schema, condition)
+            for rows in self.rows(schema, condition):
+                self.read += len(rows)
+                yield rows
         except Exception as error:
             self.failure = error
             raise
@@ -127,7 +131,9 @@ class SpoolDataset(Scanned):
             # A footer tells nothing of damaged ranges.
             prunes = condition is not None and not {*DAMAGE, UNREAD[0]}.intersection(names)
             needed = prune(plan, condition, self._schema) if prunes else plan
-            begin = GreaterThanOrEqual(("sequence",), self._begun.get(plan.spool, 0))
+            first = self._begun.get(plan.spool, 0)
+            self.rows_known += sum(max(0, end - max(start, first)) for start, end in needed.runs)
+            begin = GreaterThanOrEqual(("sequence",), first)
             found += choose(tell_delivered(needed) if "delivered" in names else needed, [begin])
         return found
 

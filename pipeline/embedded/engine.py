@@ -28,9 +28,16 @@ from pipeline.kafka.records import OURS
 class DuckEngine:
     """Implements `pipeline.engine.Engine`: a connection for each job, which takes its tables along."""
 
+    def __init__(self) -> None:
+        self._scanned: list[Scanned] = []
+
+    def progress(self) -> tuple[int, int]:
+        """Of the present job, or the last one: the rows read, and those known; more may become known."""
+        return sum(one.read for one in self._scanned), sum(one.rows_known for one in self._scanned)
+
     @contextmanager
     def working(self) -> Iterator[None]:
-        self._scanned: list[Scanned] = []
+        self._scanned = []
         self._names = (f"bruce_{number}" for number in count())
         try:
             with self._connected(), using(Words(Functions(), Window, self._as_view, text_of)):

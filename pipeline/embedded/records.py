@@ -25,6 +25,7 @@ class RecordDataset(Scanned):
     def rows(self, schema: pa.Schema, condition: dataset.Expression | None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """Raises Unreachable, BadProperty, JobFailed."""
         ranges = self._plan()
+        self.rows_known += sum(one.end - one.start for one in ranges)
         with closing(open_consumer(self._properties)) as consumer:
             for one in ranges:
                 for messages in read_range(consumer, one):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.commands.archive import AsTable, Compact, Continuous, InCatalog, Run, Table, iceberg_table, run
+from cli.commands.archive import AsTable, Compact, Continuous, InCatalog, Run, Table, iceberg_table, run, tell
 from cli.commands.arguments import AsJson, ConfigFile, examples
 from cli.commands.jobs import Spools, spool_paths
 from cli.commands.spark.options import Conf, Master, job_session, name_page
@@ -50,6 +50,7 @@ def archive(
     from cli.config.config import load_config
 
     paths = spool_paths(spools, load_config(config))
+    how = Run(compact, continuous, as_json)
     with job_session(master, conf, bar=not continuous) as session:
         from pipeline.job import explained
         from pipeline.spark_engine import SparkEngine
@@ -58,7 +59,8 @@ def archive(
             files = _files(session, to, table, catalog)
         if continuous:
             name_page(session)
-        run(SparkEngine(session), files, paths, Run(compact, continuous, as_json))
+        sound, last = run(SparkEngine(session), files, paths, how)
+    tell(last, how, sound=sound)
 
 
 def _files(session: Session, to: str, table: Table, catalog: str | None) -> Files:

@@ -74,6 +74,22 @@ def test_only_what_is_asked_for(spool: SpoolFixture) -> None:
     assert sum(told["damaged"].to_pylist()) == 1
 
 
+def test_how_far_a_scan_is(spool: SpoolFixture) -> None:
+    """Its rows, those of segments that stay closed left out; a second scan counts beside the first."""
+    path = fill(spool)
+    rows = SpoolDataset([path], ["sequence"], begun={spool.identity.spool.hex(): 500})
+    assert (rows.read, rows.rows_known) == (0, 0)
+    batches = rows.scanner().to_batches()
+    next(batches)
+    assert 0 < rows.read <= COUNT
+    assert rows.rows_known == 100
+    list(batches)
+    assert rows.rows_known <= rows.read < 200
+    first = rows.read
+    list(rows.scanner().to_batches())
+    assert (rows.read, rows.rows_known) == (2 * first, 200)
+
+
 def test_a_reader_that_has_enough(spool: SpoolFixture) -> None:
     """It gets its rows, and nothing goes on behind it."""
     rows = SpoolDataset([fill(spool)])
