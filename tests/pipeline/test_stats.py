@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from pipeline.engine import Engine
 from pipeline.stats import run_stats
 from spool.format.wire import encode
@@ -18,6 +20,7 @@ def store(spool: SpoolFixture, second: int, count: int, **message: object) -> No
     spool.append(datagrams, received_ns=NOON + second * 10**9)
 
 
+@pytest.mark.oldest_spark
 def test_hours_peaks_sizes_and_keys(engine: Engine, spool: SpoolFixture) -> None:
     """By hour and topic: counts, bytes of keys and values, the busiest second, and the most frequent key."""
     store(spool, 0, 5, key=b"even")
