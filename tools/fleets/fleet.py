@@ -55,7 +55,7 @@ class Fleet:
             bruces = [stack.enter_context(self._bruce(host)) for host in range(options.spools)]
             sent = self._drain(bruces[LIVE])
             self._check_marks()
-            audit = self._audit()
+            audit = self._audit(bruces[LIVE])
             bruces[LIVE].stop()
             verdict = self._verify(sent)
             self._compare(audit, verdict)
@@ -150,18 +150,19 @@ class Fleet:
 
     # -- what Kafka has ---------------------------------------------------------------------------------
 
-    def _audit(self) -> dict[str, Any]:
+    def _audit(self, live: Bruce) -> dict[str, Any]:
         """`brucectl spark audit` over all spools, beside the live daemon."""
         evidence, damaged = self._evidence, self._damaged
         evidence.say("auditing")
         arguments = [str(self._hosts[LIVE].parent / "*" / "spool")]
-        arguments += ["--bootstrap-servers", self._cluster.bootstrap]
+        # Which partition a message belongs in is the configuration's to say.
+        arguments += ["--config", str(live.config)]
         with SparkJob(evidence.directory, "audit", "audit", *arguments) as job:
             report = job.result(0, 1)
         evidence.record("audit", report)
         total = report["total"]
         evidence.say(f"audited: {total}")
-        for fault in ("lost", "altered", "reordered", "backlog", "discarded", "foreign"):
+        for fault in ("lost", "altered", "reordered", "misplaced", "backlog", "discarded", "foreign"):
             evidence.expect(total[fault] == 0, f"the audit finds {total[fault]} {fault}")
         named = {row["directory"]: row["unreadable"] for row in report["spools"] if row["unreadable"]}
         known = {str(self._layouts[host].directory): len(gone) for host, gone in damaged.items()}
