@@ -203,7 +203,8 @@ class IcebergLog:
             raise ArchiveConflict(f"another job or program wrote to {place}; start this one again") from error
         self.newest = done
         if replaced:
-            self._sweep()
+            with _explained(self._table.location()):
+                self._sweep()
 
     def _sweep(self) -> None:
         """Forget old snapshots, and remove the files of our folders that no snapshot has."""

@@ -77,7 +77,9 @@ class LocalStore:
         paths = [self._root / name for name in names]
         for path in paths:
             _sync_file(path)
-        for folder in {path.parent for path in paths}:
+        # A new folder's name is in the one above it.
+        folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(self._root)}
+        for folder in folders:
             sync_directory(folder)
 
 

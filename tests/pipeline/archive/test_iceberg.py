@@ -111,6 +111,15 @@ def test_again_and_again(archive: Callable[..., ArchiveReport], spool: SpoolFixt
     assert [row["sequence"] for row in rows_of(table)] == list(range(350))
 
 
+def test_nothing_that_can_be_read(tmp_path: Path) -> None:
+    """A job that passes damage alone has no files, and its snapshot says how far it came."""
+    log = IcebergLog(table_in(tmp_path), {})
+    log.commit({"a" * 32: [5, 5]}, log.new_staging(), (), ())
+    table = table_in(tmp_path)
+    assert IcebergLog(table, {}).newest.spools == {"a" * 32: [5, 5]}
+    assert table.scan().to_arrow().num_rows == 0
+
+
 class Died(BaseException):
     """Simulates SIGKILL: no handler catches it, so nothing happens after it."""
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.archive.log import ArchiveLog
-from tests.pipeline.archive.test_log import NEW, OLD, Died, files
+from tests.pipeline.archive.test_log import Died, kill_everywhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,32 +43,10 @@ def mortal(session: SparkSession, directory: Path, steps: int) -> Any:
 
 
 def test_a_job_happens_whole_or_not_at_all(spark: SparkSession, tmp_path: Path) -> None:
-    """Killed before each of its steps and started again, mark and files go together; no reader sees both.
-
-    Fails when files move before the commit is published, or new ones before old ones are gone.
-    """
+    """Killed before each rename, sync and removal, also within one change of the store."""
     from pipeline.archive.spark import HadoopStore
 
-    for steps in range(100):
-        directory = tmp_path / str(steps)
-        for name in OLD:
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            (directory / name).touch()
-        log = ArchiveLog(HadoopStore(spark, str(directory)))
-        staging = log.new_staging()
-        staged = directory / staging / NEW
-        staged.parent.mkdir(parents=True)
-        staged.touch()
-        log._store = mortal(spark, directory, steps)
-        try:
-            log.commit({"s": [10, 10]}, staging, [(f"{staging}/{NEW}", NEW)], OLD)
-        except Died:
-            assert not (NEW in files(directory) and files(directory) & set(OLD)), steps
-            again = ArchiveLog(HadoopStore(spark, str(directory)))
-            assert (again.newest.spools, files(directory)) in (({}, set(OLD)), ({"s": [10, 10]}, {NEW})), (
-                steps
-            )
-        else:
-            break
-    assert steps > 6
-    assert not list((directory / "_bruce/staging").iterdir())
+    def store(directory: Path) -> HadoopStore:
+        return HadoopStore(spark, str(directory))
+
+    assert kill_everywhere(tmp_path, store, lambda place, steps: mortal(spark, place, steps)) > 6
