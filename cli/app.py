@@ -8,6 +8,7 @@ import typer
 
 from cli.commands.inspect import HELP as INSPECT
 from cli.commands.spark import HELP as SPARK
+from cli.commands.witness import HELP as WITNESS
 from cli.terminal.program import command, enter, group, new_app
 from spool.native.kernel import interpret_at_first
 
@@ -47,8 +48,11 @@ jobs = new_app(
         "drain": command("spark.drain"),
         "replay": command("spark.replay"),
         "run": command("spark.drain", "run", "RUN_EXAMPLES"),
+        "witness": command("spark.witness"),
     },
 )
+
+witnesses = new_app(WITNESS, {"run": command("witness", "run", "RUN_EXAMPLES")})
 
 daemon = new_app(
     "Take messages from local programs, keep them on disk, and deliver them to Kafka.",
@@ -77,6 +81,7 @@ control = new_app(
         "doctor": command("doctor"),
         "config": group("config", configuration),
         "inspect": group("inspect", inspection),
+        "witness": group("witness", witnesses),
         "spark": group("spark", jobs),
     },
     add_completion=True,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from spool.format.message_hash import REPLAY_NAME
+
+__all__ = ["HEADER_BYTES", "HEADER_NAME", "REPLAY_NAME"]
+
 HEADER_NAME = b"bruce-id"
 HEADER_BYTES = 24
 """Spool uuid, 16 bytes; sequence, 8 bytes, big-endian."""
-REPLAY_NAME = b"bruce-replay"
-"""When the replay was asked for: ms since the epoch, in digits."""

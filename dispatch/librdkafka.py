@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_char_p, c_int, c_int16, c_int32, c_size_t, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int16, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from enum import IntEnum, IntFlag
 from typing import Any
 
@@ -24,7 +24,7 @@ OLDEST = (2, 16, 0)
 """First version whose structures (`rd_kafka_vu_t`, `rd_kafka_message_t`) the kernels were tried with."""
 BEFORE = (3, 0, 0)
 
-PRODUCER = 0
+PRODUCER, CONSUMER = 0, 1
 """rd_kafka_type_t"""
 CONF_OK = 0
 COPY_MESSAGE = 0x2
@@ -101,7 +101,29 @@ class MetadataStruct(ctypes.Structure):
     ]
 
 
+class OffsetStruct(ctypes.Structure):
+    """A partition and an offset of it: rd_kafka_topic_partition_t."""
+
+    _fields_ = [
+        ("topic", c_char_p),
+        ("partition", c_int32),
+        ("offset", c_int64),
+        ("metadata", c_void_p),
+        ("metadata_size", c_size_t),
+        ("opaque", c_void_p),
+        ("error", c_int),
+        ("private", c_void_p),
+    ]
+
+
+class OffsetListStruct(ctypes.Structure):
+    """Some of them: rd_kafka_topic_partition_list_t."""
+
+    _fields_ = [("count", c_int), ("size", c_int), ("offsets", POINTER(OffsetStruct))]
+
+
 _Metadata = POINTER(POINTER(MetadataStruct))
+_Offsets = POINTER(OffsetListStruct)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     # name: (result, arguments...)
     "version": (c_int,),
@@ -113,6 +135,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "conf_get": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_size_t)),
     "conf_set": (c_int, c_void_p, c_char_p, c_char_p, c_char_p, c_size_t),
     "conf_set_events": (None, c_void_p, c_int),
+    "conf_set_error_cb": (None, c_void_p, c_void_p),
     "conf_set_ssl_cert_verify_cb": (c_int, c_void_p, c_void_p),
     "topic_conf_new": (c_void_p,),
     "topic_conf_destroy": (None, c_void_p),
@@ -126,10 +149,12 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "test_fatal_error": (c_int, c_void_p, c_int, c_char_p),
     "topic_new": (c_void_p, c_void_p, c_char_p, c_void_p),
     "topic_destroy": (None, c_void_p),
+    "topic_name": (c_char_p, c_void_p),
     "metadata": (c_int, c_void_p, c_int, c_void_p, _Metadata, c_int),
     "metadata_destroy": (None, POINTER(MetadataStruct)),
     "set_log_queue": (c_int, c_void_p, c_void_p),
     "queue_get_main": (c_void_p, c_void_p),
+    "queue_get_consumer": (c_void_p, c_void_p),
     "queue_destroy": (None, c_void_p),
     "queue_io_event_enable": (None, c_void_p, c_int, c_void_p, c_size_t),
     "queue_poll": (c_void_p, c_void_p, c_int),
@@ -142,6 +167,21 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "event_stats": (c_void_p, c_void_p),
     "event_log": (c_int, c_void_p, POINTER(c_char_p), POINTER(c_char_p), POINTER(c_int)),
     "produceva": (c_void_p, c_void_p, c_void_p, c_size_t),
+    "topic_partition_list_new": (_Offsets, c_int),
+    "topic_partition_list_add": (POINTER(OffsetStruct), _Offsets, c_char_p, c_int32),
+    "topic_partition_list_destroy": (None, _Offsets),
+    "assign": (c_int, c_void_p, _Offsets),
+    "offsets_for_times": (c_int, c_void_p, _Offsets, c_int),
+    "consume_batch_queue": (c_ssize_t, c_void_p, c_int, c_void_p, c_size_t),
+    "message_headers": (c_int, c_void_p, POINTER(c_void_p)),
+    "header_cnt": (c_size_t, c_void_p),
+    "header_get_all": (
+        *(c_int, c_void_p, c_size_t),
+        *(POINTER(c_char_p), POINTER(c_void_p), POINTER(c_size_t)),
+    ),
+    "message_timestamp": (c_int64, c_void_p, POINTER(c_int)),
+    "message_errstr": (c_char_p, c_void_p),
+    "message_destroy": (None, c_void_p),
     "init_transactions": (c_void_p, c_void_p, c_int),
     "begin_transaction": (c_void_p, c_void_p),
     "commit_transaction": (c_void_p, c_void_p, c_int),

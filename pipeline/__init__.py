@@ -8,11 +8,11 @@
 Read `source` first. Each imports only those before it in this order: source, delivery, kafka, engine, then
 `audit`, `audit_report` (the document that users read), `audit_job`, `archive`, `stats` and `discard_hours`.
 On top are the engines: `spark_engine` with `session` (a Spark session that knows our formats;
-`worker_daemon` forks its workers, `class_data` has it start soon) and `spark_query`, and `embedded`. Below
-all are `errors`, `computed` (columns that our code makes), `job` (our code in Spark's Python workers, and the
-error of a failed job as one sentence) and `spark_release` (what the installed Spark can do and needs). The
-driver plans beside the spools and alone opens their index; executors need the bytes of the segments and
-nothing else.
+`worker_daemon` forks its workers, `class_data` has it start soon), `spark_query` and `spark_witness`, and
+`embedded`. Below all are `errors`, `computed` (columns that our code makes), `job` (our code in Spark's
+Python workers, and the error of a failed job as one sentence) and `spark_release` (what the installed Spark
+can do and needs). The driver plans beside the spools and alone opens their index; executors need the bytes of
+the segments and nothing else.
 
     spark.read.format("bruce").load("/var/lib/bruce")
 """

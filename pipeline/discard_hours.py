@@ -44,7 +44,7 @@ def discard_hours(layout: Layout) -> Counter[tuple[int, int]]:
 def _received(part: Part, segment: Segment, sequences: Numbers) -> Numbers:
     """When these were received (ns), to the hour: by the footer's marks, where no hour ends between two."""
     if segment.footer:
-        fields, marks, _ = segment.footer
+        fields, marks = segment.footer.fields, segment.footer.marks
         at = np.searchsorted(marks["first_sequence"].astype(np.int64), sequences, "right") - 1
         times = np.append(marks["received_ns"], fields["last_received_ns"]).astype(np.int64)
         if (times[at] // HOUR_NS == times[at + 1] // HOUR_NS).all():

@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import IO, Any
@@ -153,7 +153,9 @@ def _stop(session: SparkSession) -> None:
         return
     # Spark has no public way to its own process.
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001
-    session.stop()
+    # The JVM may be gone; whoever used it last has said so.
+    with suppress(Py4JError, OSError):
+        session.stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     gateway.shutdown()
     gateway.proc.stdin.close()

@@ -7,6 +7,7 @@
     SPOOL/ledger.synced       the same, as of its last sync
     SPOOL/refused             totals of datagrams refused at intake, of segments that are gone
     SPOOL/senders             totals by sender, as of the last second in which a message came
+    SPOOL/sums                what must be in Kafka of segments that are gone; `sums.1`: of earlier ones
     SPOOL/ages                when segments were delivered, if they are kept for a time
     SPOOL/segments/           NUMBER.spare   allocated; not in use yet, or too lately to have its name
                               SEQUENCE.seg   named by the sequence number of its first message
@@ -54,6 +55,11 @@ def copy_of_ledger(ledger: Path) -> Path:
     return ledger.with_name(f"{ledger.name}.synced")
 
 
+def older(path: Path) -> Path:
+    """The path of the older generation of a file, which the younger one becomes when it has grown long."""
+    return path.with_name(f"{path.name}.1")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The paths of one spool."""
@@ -89,6 +95,11 @@ class Layout:
     def senders(self) -> Path:
         """The file of the totals by sender."""
         return self.directory / "senders"
+
+    @property
+    def sums(self) -> Path:
+        """The book of sums: what must be in Kafka of segments that are gone."""
+        return self.directory / "sums"
 
     @property
     def ages(self) -> Path:

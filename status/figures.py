@@ -130,6 +130,11 @@ class Figures:
         """As `brucectl status --json` prints it."""
         return self.report.as_json(self.unhealthy)
 
+    def witness(self) -> dict[str, Any] | None:
+        """The verdict of the witness, as status.witness has it; None where none is configured."""
+        view = self.report.witness
+        return view.as_json(self.report.taken) if view else None
+
     def flow(self) -> dict[str, Any]:
         """This moment."""
         return {

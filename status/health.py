@@ -15,11 +15,14 @@ A few conditions are worth waking somebody at night:
     disk       the disk refused something since the daemon was started, does not answer, does not give what is
                stored, or has no file where a segment should be
     marks      the marks cannot be read: what was delivered will be sent again
+    witness    messages are missing in Kafka, or altered, by the verdict of the witness
 
 An unreachable broker is none of them: delivery to others goes on, and messages that wait for it become old.
+Nor is a witness that has stopped, or is behind: alert rules and `brucectl doctor` tell that.
 
 Probes ask every few seconds whether bruce is alive and ready (`Health`). An unreachable Kafka changes
-neither: bruce exists to hold messages meanwhile, and no restart would help.
+neither: bruce exists to hold messages meanwhile, and no restart would help. Nor does the verdict of a
+witness.
 """
 
 from __future__ import annotations
@@ -45,7 +48,13 @@ class Limits(NamedTuple):
 
 def complaints(report: Report, limits: Limits) -> list[Complaint]:
     """The conditions that hold, in the order above; none for a healthy spool."""
-    return [*_processes(report), *_messages(report, limits), *_room(report, limits), *_storage(report)]
+    return [
+        *_processes(report),
+        *_messages(report, limits),
+        *_room(report, limits),
+        *_storage(report),
+        *_witness(report),
+    ]
 
 
 def _processes(report: Report) -> Iterator[Complaint]:
@@ -140,6 +149,11 @@ def _storage(report: Report) -> Iterator[Complaint]:
         yield Complaint(
             "marks", "the marks cannot be read: what was delivered counts as backlog, and will be sent again"
         )
+
+
+def _witness(report: Report) -> Iterator[Complaint]:
+    if report.witness and (loss := report.witness.loss):
+        yield Complaint("witness", f"{loss}; see brucectl audit --witness")
 
 
 def in_words(seconds: float) -> str:

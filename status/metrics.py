@@ -27,6 +27,7 @@ from spool.shared.histogram import Histogram
 from status.figures import MOST_TOPICS, OTHERS, Counted, Figures, release
 from status.health import Health
 from status.report import TimesView, shown_name
+from status.witness import SpoolView, WitnessView, summed
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """The format that every scraper knows."""
@@ -43,6 +44,7 @@ CONDITIONS = (
     "discards",
     "disk",
     "marks",
+    "witness",
 )
 """Those of status.health: each has a series, so that an alert sees 0 and not nothing."""
 _TIMES = {
@@ -52,6 +54,17 @@ _TIMES = {
 }
 OTHER_TOPICS = OTHERS.decode()
 STATES = ("healthy", "stalled", "backing_off")
+MOST_SPOOLS = 1000
+"""Spools of tiers that have series of their own; all others of a tier share one."""
+_VERDICTS = {
+    "judged_messages": "Messages of a spool that must be in the tier by now.",
+    "missing_messages": "Messages of these that are not in the tier.",
+    "late_messages": "Messages that were delivered, and are not in the tier yet.",
+    "duplicated_messages": "Messages that are in the tier more than once.",
+    "altered_blocks": "Blocks of 4,096 messages that have another content in the tier.",
+    "uncompared_blocks": "Blocks of 4,096 messages whose content cannot be compared.",
+}
+"""By the end of its name, the HELP text of a family."""
 
 
 def exposition(figures: Figures, health: Health) -> bytes:
@@ -81,6 +94,9 @@ class _Look(Collector):
         if self._figures.counted:
             yield from _counted(self._figures.counted)
         yield from _processes(self._figures)
+        if witness := self._figures.report.witness:
+            yield from _tiers(witness)
+            yield from _verdicts(witness)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -325,3 +341,48 @@ def _processes(figures: Figures) -> Iterator[Metric]:
     for stage in figures.stages:
         busy.add_metric([stage.stage], stage.cpu_seconds)
     yield from (alive, silent, restarts, busy)
+
+
+def _tiers(witness: WitnessView) -> Iterator[Metric]:
+    yield _gauge(
+        "bruce_witness_timestamp_seconds",
+        "When the witness wrote its document; 0 without one that can be read.",
+        witness.written_s,
+    )
+    alive = GaugeMetricFamily(
+        "bruce_witness_tier_up", "1 while the witness can read a tier.", labels=["tier"]
+    )
+    lag = GaugeMetricFamily(
+        "bruce_witness_lag_records", "Offsets of a tier that the witness has not read yet.", labels=["tier"]
+    )
+    records = CounterMetricFamily(
+        "bruce_witness_records",
+        "Records of a tier that the witness has read, and that name a message.",
+        labels=["tier"],
+    )
+    skipped = CounterMetricFamily(
+        "bruce_witness_skipped_offsets",
+        "Offsets of a tier that Kafka deleted before the witness had read them.",
+        labels=["tier"],
+    )
+    for one in witness.tiers:
+        alive.add_metric([one.tier], not one.error)
+        lag.add_metric([one.tier], one.lag)
+        records.add_metric([one.tier], one.records)
+        skipped.add_metric([one.tier], one.skipped)
+    yield from (alive, lag, records, skipped)
+
+
+def _verdicts(witness: WitnessView) -> Iterator[Metric]:
+    """Those of each spool, or of the worst, and sums of the others."""
+    rows = [(tier.tier, spool) for tier, spool in witness.rows]
+    rows, rest = rows[:MOST_SPOOLS], rows[MOST_SPOOLS:]
+    for name in dict.fromkeys(tier for tier, _ in rest):
+        others = summed(spool.verdict for tier, spool in rest if tier == name)
+        rows.append((name, SpoolView(OTHER_TOPICS, "", others)))
+    for ending, text in _VERDICTS.items():
+        family = GaugeMetricFamily(f"bruce_witness_{ending}", text, labels=["tier", "spool", "host"])
+        field = ending.removesuffix("_messages")
+        for tier, spool in rows:
+            family.add_metric([tier, spool.spool, spool.host], getattr(spool.verdict, field))
+        yield family

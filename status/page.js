@@ -2,9 +2,9 @@
 // Texts on the page come from senders and brokers too: they are only ever set as text.
 const SPANS = [[300, 5], [900, 3], [1800, 3], [3600, 4]], HOUR_S = 3600;
 const REASONS = {/* reasons */};
-const GAP_S = 12.5, MOST_TOPICS = 25, MOST_TOPIC = 249, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000;
+const GAP_S = 12.5, MOST_TOPICS = 25, MOST_TOPIC = 249, ASK_DISCARDS_MS = 5000, QUIET_MS = 5000, MOST_VERDICTS = 25;
 const id = name => document.getElementById(name);
-let status, flow, points = [], discards, askedAt = 0, askedFor = -1, heardAt = 0;
+let status, flow, points = [], discards, askedAt = 0, askedFor = -1, heardAt = 0, witness, askedWitness;
 
 // -- words ---------------------------------------------------------------------------------------------
 
@@ -188,6 +188,33 @@ function showDiscards() {
     make("code", "", one.data?.replace(/[\x00-\x1f\x7f]/g, "·") ?? "base64 " + one.data_base64))));
 }
 
+function tierLine(one) {
+  const skipped = one.skipped ? whole(one.skipped) + " deleted unread" : "";
+  return make("div", "row", make("span", "dot" + (one.error ? " bad" : "")), make("span", "name", one.tier),
+    make("span", one.error ? "state" : "dim", one.error ?? ""),
+    make("span", "dim", [skipped, short(one.records) + " read", short(one.lag) + " behind"].filter(Boolean).join(", ")));
+}
+
+function verdictRow(tier, one) {
+  return [make("span", "", tier.tier, make("span", "dim why", one.host + " " + one.spool.slice(0, 8))),
+    make("span", one.missing + one.altered_blocks ? "state" : "", one.verdict), whole(one.judged), whole(one.duplicated)];
+}
+
+function showWitness() {
+  id("witness").hidden = !status.witness;
+  if (!status.witness) return;
+  id("witness-problem").textContent = status.witness.problem ?? "";
+  id("witness-problem").hidden = !status.witness.problem;
+  fill("tiers", ...status.witness.tiers.map(tierLine));
+  if (!witness) return;
+  const wrong = one => one.missing + one.altered_blocks;
+  const rows = witness.tiers.flatMap(tier => tier.spools.map(one => [tier, one]))
+    .sort(([, a], [, b]) => wrong(b) - wrong(a) || b.late - a.late);
+  const shown = rows.slice(0, MOST_VERDICTS).map(([tier, one]) => verdictRow(tier, one));
+  if (rows.length > shown.length) shown.push([rows.length - shown.length + " more", "", "", ""]);
+  table("verdicts", ["tier, spool", "verdict"], ["tier, spool", "verdict", "judged", "twice"], shown, "no spool is known yet");
+}
+
 // -- charts --------------------------------------------------------------------------------------------
 
 const CHARTS = [
@@ -283,6 +310,16 @@ async function askDiscards() {
   showDiscards();
 }
 
+async function askWitness() {
+  const written = status.witness && status.witness.written + status.witness.problem;
+  if (!written || written === askedWitness) return;
+  askedWitness = written;
+  const answer = await fetch("api/v1/witness").catch(() => null);
+  if (!answer?.ok) askedWitness = undefined;
+  else witness = await answer.json();
+  showWitness();
+}
+
 function lose(words) {
   document.body.className = "lost";
   entitle(true, words);
@@ -298,8 +335,8 @@ function listen() {
     points = points.filter(one => one[0] < from - 1 && one[0] > Date.now() / 1000 - HOUR_S).concat(news);
     heardAt = Date.now();
     document.body.className = "";
-    showVerdict(); showFlow(); showMarks(); showTables(); CHARTS.forEach(draw);
-    askDiscards();
+    showVerdict(); showFlow(); showMarks(); showWitness(); showTables(); CHARTS.forEach(draw);
+    askDiscards(); askWitness();
   });
   stream.addEventListener("failure", event => { heardAt = Date.now(); lose(JSON.parse(event.data).error); });
   stream.addEventListener("error", () => {

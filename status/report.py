@@ -7,7 +7,11 @@
      "topics": [{"topic", "backlog"}], "topics_estimated": true or false,
      "oldest": null or {"sequence", "received", "age_seconds"},
      "room": null or {"capacity_bytes", "waiting_bytes", "hours_until_full"},
-     "last_trouble": null or {"sentence", "seen"}, "awaited": null or a sentence}
+     "last_trouble": null or {"sentence", "seen"}, "awaited": null or a sentence,
+     "witness": null or {"written": null or TIME, "problem": null or a sentence,
+                         "tiers": [{"tier", "lag", "records", "skipped", "error": null or a sentence,
+                                    "spools": n, "judged", "missing", "late", "duplicated",
+                                    "altered_blocks", "uncompared_blocks", "verdict"}]}}
 
 Times are UTC. Rates are messages a second over the `seconds` that are known, null where no daemon has been
 counting; a topic that is not UTF-8 is in base64 under `topic_base64`. `topics` are those with a backlog, in
@@ -17,7 +21,13 @@ and min_free_bytes, null where neither the daemon nor the configuration tells th
 null while they do not grow. `last_trouble` says why nothing could be sent, the last time in this run of the
 host; `trouble` says why nothing can be sent now. `awaited` names topics that Kafka does not have yet and
 whose messages are held meanwhile; when their grace time is over they are a `trouble`, or their messages are
-discarded.
+discarded. `witness` is the verdict of the witness that [witness] directory names, null where it names none:
+by tier (a cluster, or a lake), with the sums of all `spools` that it watches. The messages `judged` must be
+in the tier by now, and `missing` are not; `late` were delivered, and are not there yet; `duplicated` are
+there more than once; of blocks of 4,096 messages the content is altered, or cannot be compared. `lag` counts
+offsets that are not read yet, `records` those of bruce that are, `skipped` the offsets that were deleted
+unread; `error` says why a tier cannot be read now. `verdict` is "complete" when none is missing, late or
+altered. `problem` says that there is no document of a witness at work.
 
 One look at a bruce, a `Snapshot`, gives its first part:
 
@@ -72,6 +82,7 @@ from typing import Any
 
 from dispatch.topic_settings import Lateness
 from spool.words import MOST_TOPIC, clipped
+from status.witness import WitnessView
 
 VERSION = 1
 
@@ -385,6 +396,8 @@ class Report:
     """By topic, the age of the oldest message by its own timestamp, in seconds, where it may be too late."""
     awaited: str | None = None
     """The topics that may still come, in one sentence; None without any."""
+    witness: WitnessView | None = None
+    """None where no witness is configured."""
 
     def as_json(self, unhealthy: list[Complaint]) -> dict[str, Any]:
         """The documented shape."""
@@ -401,6 +414,7 @@ class Report:
             "room": _or_null(self.room),
             "last_trouble": _or_null(self.last_trouble),
             "awaited": self.awaited,
+            "witness": self.witness.summary if self.witness else None,
         }
 
 

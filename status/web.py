@@ -144,6 +144,7 @@ def application(access: Access, cached: CachedFigures, clients: Clients) -> Appl
             (r"/api/v1/flow", Flow, shared),
             (r"/api/v1/history", History, shared),
             (r"/api/v1/discards", Discards, shared),
+            (r"/api/v1/witness", Verdicts, shared),
             (DORY_PATHS, Dory, shared),
             (r"/(?:sys/)?metadata_update", MetadataUpdate, shared),
             (r"/msg_debug(/.*)?", MessageDebug, shared),
@@ -301,6 +302,17 @@ class Discards(Handler):
 
     async def get(self) -> None:
         self.finish_json(await self.cached.discards.get())
+
+
+class Verdicts(Handler):
+    """The verdict of the witness on each spool."""
+
+    async def get(self) -> None:
+        document = (await self.cached.figures.get()).witness()
+        if document is None:
+            self.refuse(404, "no witness is shown here: [witness] directory names none")
+        else:
+            self.finish_json(document)
 
 
 class Dory(Handler):

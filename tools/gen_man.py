@@ -26,6 +26,7 @@ from dispatch.options import DispatchOptions
 from spool.format.wire import Reason, encode, encode_batch, encode_message, reason_name
 from spool.options import SpoolOptions
 from status.access import StatusOptions
+from status.witness import WitnessOptions
 from tools import docstrings
 from tools.command_pages import commands, family, program
 from tools.completion import PROGRAMS, completions
@@ -43,6 +44,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "spool": ("spool/options.py", SpoolOptions),
     "dispatch": ("dispatch/options.py", DispatchOptions),
     "status": ("status/access.py", StatusOptions),
+    "witness": ("status/witness.py", WitnessOptions),
     "log": ("cli/config/settings.py", LogOptions),
 }
 _DIGITS = 24
@@ -60,7 +62,7 @@ _WIRE_EXAMPLES = {
     ),
 }
 _DEFAULTS = {
-    "directory": "/var/lib/bruce for root and in bruce.service, for others $XDG_STATE_HOME/bruce "
+    "spool directory": "/var/lib/bruce for root and in bruce.service, for others $XDG_STATE_HOME/bruce "
     "or ~/.local/state/bruce",
     "ack_socket": "none",
     "stream_socket": "none",
@@ -76,7 +78,7 @@ _DEFAULTS = {
 _DOCUMENTS = {
     "brucectl status": ("status/report.py",),
     "brucectl inspect show": ("cli/inspect/message.py",),
-    "brucectl audit": ("pipeline/audit_report.py",),
+    "brucectl audit": ("pipeline/audit_report.py", "pipeline/witness/report.py"),
     "brucectl stats": ("pipeline/stats.py",),
 }
 """The module that describes the document of a command, when it is too long for its help."""
@@ -149,7 +151,11 @@ def _keys(table: str) -> Iterator[tuple[str, str]]:
     documented = docstrings.of_attributes(ROOT / path, options.__name__)
     fields = {field.name: field for field in dataclasses.fields(options)}
     for key, kind in settings.TABLES[table].items():
-        default = _DEFAULTS.get(key) or _shown(fields[key].default, in_bytes="bytes" in key)
+        default = (
+            _DEFAULTS.get(key)
+            or _DEFAULTS.get(f"{table} {key}")
+            or _shown(fields[key].default, in_bytes="bytes" in key)
+        )
         yield key, f"{documented[key]} Accepts: {kind.accepts}. Default: {default}."
 
 
@@ -178,6 +184,7 @@ def on_disk() -> str:
             section("FILES", specification("spool/layout.py")),
             section("SEGMENTS", specification("spool/format/segment_format.py")),
             section("PACKED SEGMENTS", specification("spool/format/packed.py")),
+            section("THE BOOK OF SUMS", specification("spool/format/sums_book.py")),
             section("GAPS", specification("spool/format/damage.py")),
             section("LEASE OF DELIVERY", specification("spool/marks/lease.py")),
             section("OUTCOME FILES", specification("spool/marks/outcome_file.py")),

@@ -2,7 +2,7 @@
 
 python -m tools.golden DIRECTORY
 
-This wrote tests/golden/v1, v2 and v3, each once, in the release that had this version. Never write them
+This wrote tests/golden/v1 to v4, each once, in the release that had this version. Never write them
 again: a difference there means that files on the disks of users can no longer be read.
 """
 
@@ -138,9 +138,10 @@ def main() -> None:
     os.close(fd)
     assert footer is not None
     expected["sealed"]["footer"] = {
-        **{n: plain(footer[0][n]) for n in FOOTER.names or () if n not in ("magic", "zero")},
-        "mark_rows": footer[1].tolist(),
-        "topic_rows": [[name.hex(), *rest] for name, *rest in footer[2]],
+        **{n: plain(footer.fields[n]) for n in FOOTER.names or () if n != "magic"},
+        "sum_rows": footer.sums.tolist(),
+        "mark_rows": footer.marks.tolist(),
+        "topic_rows": [[name.hex(), *rest] for name, *rest in footer.topics],
     }
     (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from enum import StrEnum
-from threading import Event
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
 from cli.commands.arguments import AsJson, ConfigFile, examples
-from cli.commands.jobs import Spools, demand, engine, going_on, spool_paths
+from cli.commands.jobs import Spools, demand, engine, going_on, spool_paths, stop_signals
 from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -133,7 +131,7 @@ def run(job_engine: Engine, files: Files, paths: list[str], how: Run) -> tuple[b
         return report.sound, report
     sound = True
     with going_on("archiving what is there, and what comes,"):
-        for report in follow_archive(job_engine, files, paths, _stop_signals(), compact=how.compact):
+        for report in follow_archive(job_engine, files, paths, stop_signals(), compact=how.compact):
             _show(report, as_json=how.as_json)
             sound &= report.sound
     return sound, None
@@ -160,11 +158,3 @@ def _show(report: ArchiveReport, *, as_json: bool) -> None:
             topics[topic_name(name)] += count
         show_rows(["topic", "messages"], topics.items(), clip=("topic",))
         typer.echo(report.sentence())
-
-
-def _stop_signals() -> Event:
-    """Set by SIGTERM and SIGINT from now on."""
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop

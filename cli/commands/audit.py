@@ -11,6 +11,8 @@ import typer
 
 from cli.commands.arguments import ConfigFile, examples, file_errors
 from cli.commands.jobs import BootstrapServers, Spools, engine, kafka_properties, spool_paths
+from cli.commands.witness import audit_by_witness
+from cli.terminal.errors import BadArgument
 
 if TYPE_CHECKING:
     from cli.config.config import Config
@@ -21,6 +23,7 @@ EXAMPLES = examples(
     "brucectl audit",
     "brucectl audit '/srv/spools/*/bruce' --config /etc/bruce/bruce.toml --json",
     "brucectl audit --by hour --by host --parquet audit.parquet",
+    "brucectl audit --witness",
 )
 
 
@@ -45,6 +48,9 @@ Unstamped = Annotated[
 ToParquet = Annotated[
     Path | None, typer.Option("--parquet", metavar="FILE", help="Write the counts to this file, too.")
 ]
+ByWitness = Annotated[
+    bool, typer.Option("--witness", help="Ask the witness, which has read Kafka by now: at once.")
+]
 Document = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -55,6 +61,7 @@ def audit(
     topic: Audited = None,
     by: By = None,
     unstamped: Unstamped = False,
+    witness: ByWitness = False,
     parquet: ToParquet = None,
     as_json: Document = False,
     config: ConfigFile = None,
@@ -77,11 +84,21 @@ def audit(
     record as foreign.
 
     DuckDB does it in this process, without Java; brucectl spark audit does the same for a fleet on a cluster.
-    With --json one document of version 1; bruce-json(5) has it. Needs bruce-spool[query].
+    With --witness it reads nothing of Kafka, but asks the witness (`brucectl witness run`), in [witness]
+    directory: by tier what is missing, there more than once, or altered, also where retention has taken it
+    from both sides, and between which tiers it went missing. Of a block of 4,096 messages that is altered,
+    it compares the messages one by one, if spool and Kafka still have them.
+
+    With --json one document of version 1; bruce-json(5) has it. Needs bruce-spool[query], with --witness
+    bruce-spool[witness].
     """
     from cli.config.config import load_config
 
     settings = load_config(config)
+    if witness:
+        if topic or by or unstamped or parquet or bootstrap_servers:
+            raise BadArgument("a witness has read whole topics: give --witness with SPOOL and --json alone")
+        audit_by_witness(settings, spool_paths(spools, settings), as_json=as_json)
     properties = kafka_properties(settings, bootstrap_servers)
     with engine() as duckdb:
         from pipeline.audit_job import run_audit

@@ -37,8 +37,8 @@ def doctor(
     configuration; what the kernel lets bruce have (net.unix.max_dgram_qlen, locked memory, room for staging,
     the clock); the disk of the spool, its filesystem, and the owners of its files; what the daemon says is
     wrong; spools of other configurations that no daemon looks after; librdkafka, whether brokers answer
-    within 10 s, and whether Kafka has the topics that the configuration names. It needs no root: what this
-    user may not see is said.
+    within 10 s, and whether Kafka has the topics that the configuration names; where [witness] names one,
+    whether the witness is at work, and what it misses. It needs no root: what this user may not see is said.
 
     With --plan: hours of outage per GiB of disk, of the whole spool, and of what is free of it, at the mean
     rate and at that of the busiest hour, by all that the spool keeps, compressed as its packed segments are;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -148,3 +149,11 @@ def going_on(what: str) -> Iterator[None]:
     if shown:
         # Over the ^C of the terminal.
         complain("\rended: the same command goes on from here")
+
+
+def stop_signals() -> Event:
+    """Set by SIGTERM and SIGINT from now on."""
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

@@ -17,6 +17,7 @@ from cli.terminal.errors import BadArgument
 if TYPE_CHECKING:
     from cli.status.figures import Top, Watcher
     from spool.options import SpoolOptions
+    from status.witness import Witness
 
 EXAMPLES = examples(
     "brucectl status",
@@ -61,8 +62,9 @@ def status(
     used up), filling (full within --full-within at the rate of a minute in which the backlog grew all the
     time, or at that of a quarter of an hour), discards (messages were discarded in the last quarter of an
     hour), disk (the disk has refused something, does not answer, does not give what is stored, or has no file
-    where a segment should be), marks (they cannot be read). A broker that is away is none; what waits for it
-    becomes old.
+    where a segment should be), marks (they cannot be read), witness (messages are missing in Kafka, or
+    altered, by the verdict of the witness that [witness] directory names). A broker that is away is none;
+    what waits for it becomes old. Nor is a witness that has stopped, which a note says.
 
     Unhealthy is exit code 1, which Nagios and its kin call WARNING: sh -c 'brucectl status || exit 2' makes
     it CRITICAL.
@@ -70,7 +72,7 @@ def status(
     With --json one document of version 1: taken, healthy, unhealthy (condition, sentence), spool, watermarks,
     received, delivered, discarded, backlog, full, disk, lost_inputs, workers, brokers, trouble,
     dead_lettered, acknowledgements, kafka, lent, unadopted, held, rates, topics, topics_estimated, oldest,
-    room, last_trouble, awaited (topics that are not there yet).
+    room, last_trouble, awaited (topics that are not there yet), witness.
     """
     from cli.inspect.records import parse_length
     from cli.status.report import look_once, status_lines
@@ -79,10 +81,10 @@ def status(
     from status.health import Limits, complaints
 
     limits = Limits(parse_length("--max-age", max_age), parse_length("--full-within", full_within))
-    directory, options = configured(spool, config)
+    directory, options, witness = configured(spool, config)
     interpret_at_first()
     with file_errors():
-        report = look_once(directory, options)
+        report = look_once(directory, options, witness)
     unhealthy = complaints(report, limits)
     if as_json:
         show_json(report.as_json(unhealthy))
@@ -95,14 +97,19 @@ def status(
     raise typer.Exit(errors.FOUND if unhealthy else errors.FINE)
 
 
-def configured(spool: Path | None, config: Path | None) -> tuple[Path, SpoolOptions | None]:
-    """The directory that is meant, and its options where it is the configured one. Raises ConfigError."""
-    if spool is not None:
-        return spool, None
-    from cli.config.config import load_config
+def configured(spool: Path | None, config: Path | None) -> tuple[Path, SpoolOptions | None, Witness | None]:
+    """The directory that is meant; its options and the witness where it is the configured one.
 
-    options = load_config(config).spool
-    return options.directory, options
+    Raises ConfigError.
+    """
+    if spool is not None:
+        return spool, None, None
+    from cli.config.config import load_config
+    from status.witness import Witness
+
+    chosen = load_config(config)
+    place = chosen.witness.directory
+    return chosen.spool.directory, chosen.spool, Witness(place) if place else None
 
 
 def top(*, spool: SpoolDirectory = None, config: ConfigFile = None) -> None:
@@ -122,8 +129,7 @@ def top(*, spool: SpoolDirectory = None, config: ConfigFile = None) -> None:
         )
     from cli.status.figures import Top, Watcher
 
-    directory, options = configured(spool, config)
-    with file_errors(), Watcher(directory, options) as watcher:
+    with file_errors(), Watcher(*configured(spool, config)) as watcher:
         # Before the screen is taken: what cannot be looked at at all is said on it.
         state = Top()
         state.add(watcher.look())

@@ -39,6 +39,7 @@ from spool.format.segment_format import largest_message
 from spool.options import MIB, SpoolOptions
 from spool.shared.state import MOST_QUOTAS
 from status.access import StatusOptions
+from status.witness import WitnessOptions
 
 SYSTEM_FILE = Path("/etc/bruce/bruce.toml")
 EMBEDDED = "embedded"
@@ -60,6 +61,7 @@ class Config:
     spool: SpoolOptions
     dispatch: DispatchOptions
     status: StatusOptions
+    witness: WitnessOptions
     log: LogOptions
     partitioners: Mapping[str, str]
     """By topic, how the partition of a message is chosen. If it is not given, a message with a partition
@@ -103,6 +105,7 @@ def load_config(
         spool=spool,
         dispatch=_dispatch_options(kafka, settings, place),
         status=_status_options(settings, place),
+        witness=WitnessOptions(**_values(settings, "witness")),
         log=LogOptions(**_values(settings, "log")),
         partitioners={path[1]: s.value for path, s in settings.items() if path[2:] == ("partitioner",)},
         rates=_rates(settings),

@@ -95,6 +95,9 @@ TABLES: dict[str, dict[str, Kind]] = {
         "tls_certificate": AbsolutePath(),
         "tls_key": AbsolutePath(),
     },
+    "witness": {
+        "directory": AbsolutePath(),
+    },
     "log": {
         "format": Choice(FORMATS),
     },

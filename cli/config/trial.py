@@ -39,7 +39,7 @@ FIXED = (
     ("log", "format"),
 )
 """Table and key of what is decided when bruce starts."""
-_OTHERS = ("access", "ingest", "spool", "status", "log")
+_OTHERS = ("access", "ingest", "spool", "status", "witness", "log")
 """Tables that no delivery worker uses."""
 
 
@@ -152,7 +152,7 @@ def _delivery(config: Config) -> object:
 _SETTINGS: dict[str, Callable[[Config], object]] = {
     "keeper": lambda config: config.spool,
     "delivery": _delivery,
-    "status": lambda config: config.status,
+    "status": lambda config: (config.status, config.witness),
 }
 """By role, the settings that its worker uses."""
 

@@ -500,7 +500,8 @@ class Daemon:
         from cli.daemon.status_worker import Source, serve  # noqa: PLC0415
 
         kinds = {door.input.kind for door in self._inputs.of(DATAGRAM, STREAM, TCP, KAFKA)}
-        serve(Source(self.config.spool.directory, self._page_path, kinds), access, listener, beat)
+        spool, witness = self.config.spool.directory, self.config.witness.directory
+        serve(Source(spool, self._page_path, kinds, witness), access, listener, beat)
 
     def _deliver(self) -> None:
         self._connections.forget()

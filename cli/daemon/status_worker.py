@@ -23,6 +23,7 @@ from status.access import Access, NothingToTell
 from status.figures import Figures
 from status.health import Health
 from status.web import Server
+from status.witness import Witness
 
 Found = TypeVar("Found")
 
@@ -40,10 +41,15 @@ def serve(source: Source, access: Access, listener: socket.socket, beat: Callabl
 class Source:
     """The figures to serve, as plain values. Each function waits for the disk; a thread may call it."""
 
-    def __init__(self, directory: Path, shared: Path, inputs: Iterable[str]) -> None:
-        """`directory`: of the spool. `shared`: the daemon's shared state. `inputs`: those that are open."""
+    def __init__(
+        self, directory: Path, shared: Path, inputs: Iterable[str], witness: Path | None = None
+    ) -> None:
+        """`directory`: of the spool. `shared`: the daemon's shared state. `inputs`: those that are open.
+
+        `witness`: the directory of a witness whose verdict is shown, too.
+        """
         self._directory, self._shared = directory, shared
-        self._looks = Looks(directory, inputs)
+        self._looks = Looks(directory, inputs, Witness(witness) if witness else None)
 
     def figures(self) -> Figures:
         """A look. Raises NothingToTell."""

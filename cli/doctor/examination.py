@@ -9,7 +9,7 @@ from pathlib import Path
 from cli.config.config import Config, given_settings, load_config
 from cli.config.settings import is_secret
 from cli.config.trial import ACKS_REMEDY, try_parts, weak_acks
-from cli.doctor import Finding, Level, disk, host, kafka, spools
+from cli.doctor import Finding, Level, disk, host, kafka, spools, witness
 from cli.doctor.plan import HOUR_S, Plan, make_plan
 from cli.terminal.errors import KNOWN
 from dispatch.options import SPARK
@@ -101,6 +101,7 @@ class Examination:
         yield from self._look_at_segments(config)
         yield from spools.look_for_others(config)
         room_s = None if self.plan is None else self.plan.mean.hours * HOUR_S
+        yield from witness.look(config.witness.directory)
         yield from kafka.look(config, room_s=room_s)
 
     def _look_at_segments(self, config: Config) -> Iterator[Finding]:

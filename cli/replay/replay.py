@@ -35,8 +35,8 @@ from spool.format.wire import Reason, reason_name, split_topic, with_topic
 from spool.index.environment import LMDB_REFUSES
 from spool.index.identity import read_identity
 from spool.index.segment_list import SegmentList
-from spool.layout import Layout
-from spool.marks.discard_file import GivenUp, older, read_discard_file
+from spool.layout import Layout, older
+from spool.marks.discard_file import GivenUp, read_discard_file
 from spool.read.files import Span
 from spool.read.selection import Selection, Sought, TopicCount, Wanted, resolved_by
 from spool.storage.failpoint import reach

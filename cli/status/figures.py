@@ -34,6 +34,7 @@ from spool.words import utc
 from status.figures import MOST_TOPICS, OTHERS, Counted, Figures, Latency, Point, Stage, TopicFlow
 from status.health import Limits, complaints
 from status.report import Report, Snapshot, WorkerView
+from status.witness import Witness
 
 Name = TypeVar("Name")
 KEPT = 120
@@ -89,15 +90,20 @@ class Watcher:
     """Looks at one spool again and again. A context manager."""
 
     def __init__(
-        self, directory: Path, options: SpoolOptions | None, clock: Callable[[], float] = time.monotonic
+        self,
+        directory: Path,
+        options: SpoolOptions | None,
+        witness: Witness | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory, self._options, self._clock = directory, options, clock
+        self._witness = witness
         layout = Layout(directory)
         self._backlog, self._arrivals = Backlog(layout), Arrivals(layout)
 
     def look(self) -> Look:
         """Look. Raises NoSpool, BadSpool, OSError."""
-        report, waiting = take_report(self._directory, self._backlog, self._options)
+        report, waiting = take_report(self._directory, self._backlog, self._options, self._witness)
         arrived = self._arrivals.count(waiting.end)
         return Look(self._clock(), report, arrived, waiting.discarded)
 
@@ -220,11 +226,15 @@ class Looks:
     """Looks at one spool again and again; what happens between two looks are rates."""
 
     def __init__(
-        self, directory: Path, inputs: Iterable[str], clock: Callable[[], float] = time.monotonic
+        self,
+        directory: Path,
+        inputs: Iterable[str],
+        witness: Witness | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`inputs`: those that are open; they are shown before they have had a message."""
         self._directory, self._configured = directory, frozenset(inputs)
-        self._watcher = Watcher(directory, None)
+        self._watcher = Watcher(directory, None, witness)
         self._top, self._totals = Top(), TopicTotals(MOST_TOPICS)
         self._inputs, self._busy = Meter(clock), Meter(clock)
         self._recent = Recent(clock)

@@ -27,25 +27,29 @@ from spool.storage.disk import allocated_bytes, free_bytes
 from spool.storage.ownership import believed
 from spool.words import counted, utc
 from status.report import BrokerView, Complaint, LastTrouble, OldestView, RateView, Report, RoomView, Snapshot
+from status.witness import Witness, WitnessView
 
 MINUTE_S, QUARTER_S = 60.0, 900.0
 UNDER_WAY_S = 10.0
 """While no message has waited for longer, the spool does not fill: messages come and go."""
 
 
-def look_once(directory: Path, options: SpoolOptions | None) -> Report:
+def look_once(directory: Path, options: SpoolOptions | None, witness: Witness | None = None) -> Report:
     """One report, as `take_report` makes it."""
     backlog = Backlog(Layout(directory))
     try:
-        return take_report(directory, backlog, options)[0]
+        return take_report(directory, backlog, options, witness)[0]
     finally:
         backlog.close()
 
 
-def take_report(directory: Path, backlog: Backlog, options: SpoolOptions | None) -> tuple[Report, Waiting]:
+def take_report(
+    directory: Path, backlog: Backlog, options: SpoolOptions | None, witness: Witness | None = None
+) -> tuple[Report, Waiting]:
     """Look at a spool, whether or not its daemon lives; the report, and the backlog that it is of.
 
     `options`: those of the spool, where they are known; a daemon that lives says itself how much room it has.
+    `witness`: the configured one, if there is one.
     Raises NoSpool, BadSpool, OSError.
     """
     layout = Layout(directory)
@@ -75,6 +79,7 @@ def take_report(directory: Path, backlog: Backlog, options: SpoolOptions | None)
         lateness=lateness,
         awaited=(read_text(counting, Field.AWAITED) or None) if counting is not None else None,
         oldest_records=oldest_records(backlog, waiting, lateness, now_ns) if waits else {},
+        witness=witness.look() if witness else None,
     )
     return report, waiting
 
@@ -183,7 +188,13 @@ def status_lines(report: Report, unhealthy: Sequence[Complaint]) -> Iterator[Seq
     for sender in snapshot.senders:
         yield "sender", sender.sender, sender.received, sum(sender.discarded.values())
     yield from (("worker", worker.role, worker.pid, worker.restarts) for worker in snapshot.workers)
+    yield from _tier_lines(report.witness)
     yield from (("note", sentence) for sentence in notes(report))
+
+
+def _tier_lines(witness: WitnessView | None) -> Iterator[Sequence[object]]:
+    for tier in witness.tiers if witness else ():
+        yield "witness", tier.tier, tier.verdict.words, tier.verdict.judged, tier.lag
 
 
 def first_waiting(broker: BrokerView, snapshot: Snapshot) -> int | None:
@@ -199,6 +210,8 @@ def notes(report: Report) -> Iterator[str]:
         yield f"last trouble, last seen at {last.seen}: {last.sentence}"
     if report.awaited:
         yield report.awaited
+    if witness := report.witness:
+        yield from filter(None, (witness.problem, *witness.unread))
     if job := snapshot.lent:
         driver = f"process {job.pid} on {job.host}" if job.pid else "a job"
         yield f"delivery is lent to {driver} since {job.since}: below {job.until}"

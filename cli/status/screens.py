@@ -118,6 +118,7 @@ def _facts(report: Report) -> Table:
             for worker in snapshot.workers
         )
         or "none that can be seen; there are no rates",
+        **_witness(report),
     }
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)
@@ -125,6 +126,16 @@ def _facts(report: Report) -> Table:
     for name, fact in facts.items():
         table.add_row(name, Text(fact))
     return table
+
+
+def _witness(report: Report) -> dict[str, str]:
+    if not report.witness or not report.witness.tiers:
+        return {}
+    tiers = (
+        f"{tier.tier}: {tier.verdict.words} ({tier.verdict.judged:,} judged)"
+        for tier in report.witness.tiers[:MOST_ROWS]
+    )
+    return {"witness": ", ".join(tiers)}
 
 
 def _sender(one: SenderView) -> str:

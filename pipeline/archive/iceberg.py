@@ -45,6 +45,7 @@ from pipeline.errors import ArchiveConflict, JobFailed
 from pipeline.source.fields import ARCHIVED, PARTITIONS, to_schema
 
 TABLE = "bruce.messages"
+CATALOG = "catalog.db"
 EVERY_S = 60.0
 """Between two scans of the spools: each makes a snapshot, and files for each topic."""
 KEPT = timedelta(days=1)
@@ -57,7 +58,8 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
 }
-_SPOOLS, _COMMIT = "bruce.spools", "bruce.commit"
+SPOOLS, COMMIT = "bruce.spools", "bruce.commit"
+"""Properties of our snapshots."""
 COLUMNS = to_schema(name for name, *_ in ARCHIVED)
 _STAGING = re.compile(r"/data/((\d{10})-[0-9a-f]{32})/")
 
@@ -66,8 +68,8 @@ def local_catalog(directory: str) -> Catalog:
     """The catalog of this host, in a directory."""
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
-    uri = f"sqlite:///{root}/catalog.db"
-    with _explained(uri):
+    uri = f"sqlite:///{root}/{CATALOG}"
+    with explained(uri):
         return load_catalog("bruce", type="sql", uri=uri, warehouse=root.as_uri(), init_catalog_tables="true")
 
 
@@ -76,7 +78,7 @@ def configured_catalog(name: str) -> Catalog:
 
     Raises JobFailed when there is none of this name, or it does not answer.
     """
-    with _explained(f"the catalog {name}"):
+    with explained(f"the catalog {name}"):
         return load_catalog(name)
 
 
@@ -84,7 +86,7 @@ def open_table(catalog: Catalog, name: str) -> Table:
     """The table, made if it is not there. Raises JobFailed for one that is no archive of ours."""
     if "." not in name:
         raise JobFailed(f"{name!r} is no name of a table: it takes NAMESPACE.TABLE, as {TABLE}")
-    with _explained(name):
+    with explained(name):
         try:
             table = catalog.load_table(name)
         except NoSuchTableError:
@@ -114,7 +116,7 @@ def _create(catalog: Catalog, name: str) -> Table:
 
 
 @contextmanager
-def _explained(place: str) -> Iterator[None]:
+def explained(place: str) -> Iterator[None]:
     """Raise JobFailed for errors of catalogs and stores: each kind has those of its own library."""
     try:
         yield
@@ -135,13 +137,13 @@ class IcebergTable:
 
     def open(self) -> IcebergLog:
         """The log of its commits. Raises JobFailed."""
-        with _explained(self.address):
+        with explained(self.address):
             self._table.refresh()
         return IcebergLog(self._table, self._known)
 
     def visible(self) -> list[File]:
         """The files of the newest snapshot."""
-        with _explained(self.address):
+        with explained(self.address):
             files = [task.file for task in self._table.scan().plan_files()]
         # Each program has folders of its own: the partition tells which files may become one.
         named = {f"{file.partition}/{below(file.file_path, 1)}": file for file in files}
@@ -185,10 +187,10 @@ class IcebergLog:
         replaced: Sequence[str],
     ) -> None:
         done = Commit(self.newest.number + 1, {**self.newest.spools, **spools}, staging)
-        told = {_COMMIT: str(done.number), _SPOOLS: json.dumps(done.spools)}
+        told = {COMMIT: str(done.number), SPOOLS: json.dumps(done.spools)}
         added = [source for source, _ in moves]
         try:
-            with _explained(self._table.location()), self._table.transaction() as change:
+            with explained(self._table.location()), self._table.transaction() as change:
                 if replaced:
                     made = parquet_files_to_data_files(self._table.io, self._table.metadata, iter(added))
                     with change.update_snapshot(told).overwrite() as swap:
@@ -203,7 +205,7 @@ class IcebergLog:
             raise ArchiveConflict(f"another job or program wrote to {place}; start this one again") from error
         self.newest = done
         if replaced:
-            with _explained(self._table.location()):
+            with explained(self._table.location()):
                 self._sweep()
 
     def _sweep(self) -> None:
@@ -227,25 +229,41 @@ class IcebergLog:
 def _progress(table: Table) -> Commit:
     """The newest of our commits that the table has."""
     snapshot = table.current_snapshot()
-    for one in _lineage(table):
-        told = one.summary.additional_properties if one.summary else {}
-        if _COMMIT in told:
-            return Commit(int(told[_COMMIT]), json.loads(told[_SPOOLS]))
+    if (done := commit_of(table, snapshot)) is not None:
+        return done
     if snapshot is None:
         return Commit()
     raise JobFailed(
-        f"no snapshot of {table.location()} is left that says how far spools are archived ({_SPOOLS}): roll "
+        f"no snapshot of {table.location()} is left that says how far spools are archived ({SPOOLS}): roll "
         "it back to one that does, or archive into another table"
     )
 
 
-def _lineage(table: Table) -> Iterator[Snapshot]:
-    """The snapshots of the table's present state, newest first."""
-    one = table.current_snapshot()
-    while one:
-        yield one
-        parent = one.parent_snapshot_id
-        one = table.snapshot_by_id(parent) if parent is not None else None
+def commit_of(table: Table, snapshot: Snapshot | None) -> Commit | None:
+    """The newest of our commits that a snapshot has in it; None when no snapshot is left that tells."""
+    for one in lineage(table, snapshot):
+        if is_ours(one):
+            told = properties_of(one)
+            return Commit(int(told[COMMIT]), json.loads(told[SPOOLS]))
+    return None
+
+
+def is_ours(snapshot: Snapshot) -> bool:
+    """Whether a snapshot is one of our commits."""
+    return COMMIT in properties_of(snapshot)
+
+
+def properties_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """The properties of a snapshot, but for its operation."""
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def lineage(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+    """A snapshot and those that it came from, newest first, as far as they are there."""
+    while snapshot:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
 
 
 def filesystem_of(table: Table, location: str) -> tuple[fs.FileSystem, str]:

@@ -15,7 +15,8 @@ from pyarrow import dataset, fs
 from pipeline.source.plan import SpoolPlan
 from pipeline.source.pushdown import bounds_of
 from pipeline.source.segments import topic_name
-from spool.index.log_end import Footer, has_unlisted
+from spool.format.segment_format import Footer
+from spool.index.log_end import has_unlisted
 
 _FORMAT = dataset.ParquetFileFormat()
 _NOWHERE = fs.LocalFileSystem()
@@ -73,4 +74,4 @@ def _topics(footer: Footer | None) -> set[str] | None:
     """All topics of a segment's messages; None if they are not known."""
     if footer is None or has_unlisted(footer):
         return None
-    return {topic_name(name) for name, *_ in footer[2]}
+    return {topic_name(name) for name, *_ in footer.topics}

@@ -1,13 +1,6 @@
-"""The hash of a message's content: topic, key, value and headers, but for those that a replay adds.
+"""The hash of a message's content (`spool.format.message_hash`), of columns.
 
-It is XXH64 (github.com/Cyan4973/xxHash, as the xxhash wheel carries it) in the way of Spark's `xxhash64`: the
-hash of each field is the seed of the next, the first seed is 42, a null leaves the seed as it is, and numbers
-are hashed as their bytes, little-endian. `pipeline.audit` has the same as an expression of Spark's:
-
-    xxhash64(topic, length of the key, length of the value, key, value, H)
-    H: xxhash64(length of each header's value, each header's name and value); null without headers
-
-A length is 32 bits, and -1 for a null; the hash is 64 bits, signed.
+`pipeline.audit` has the same as an expression of Spark's.
 """
 
 from __future__ import annotations
@@ -17,16 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch.header_names import REPLAY_NAME
 from pipeline.source.binary import Bytes, Lengths, Offsets, from_binary
+from spool.format.message_hash import REPLAY_NAME, SEED, Words, Xxh, hash_bytes, hash_length, hash_word
 from spool.native.digest import xxh64_function
-from spool.native.kernel import kernel, subkernel
-from spool.native.memory import Address, address_of, call
+from spool.native.kernel import kernel
+from spool.native.memory import Address, address_of
 
-SEED = 42
 Column = tuple[Address, Offsets, Lengths]
 """Bytes of each row: from an address on, the offsets int64[n] and lengths int32[n]; -1 for a null."""
-Words = npt.NDArray[np.int64]
 
 
 def hash_contents(topics: pa.Array, keys: pa.Array, values: pa.Array, headers: pa.Array) -> pa.Array:
@@ -40,8 +31,7 @@ def hash_contents(topics: pa.Array, keys: pa.Array, values: pa.Array, headers: p
     # Held until the loop is over: it knows their addresses only.
     held = [_column(one) for one in (topics, keys, values, names, data)]
     topic, key, value, name, content = ((address_of(one), at, lengths) for one, at, lengths in held)
-    function, word_at = xxh64_function(), address_of(word)
-    hash_rows(function, topic, key, value, name, content, own, lists, word, word_at, hashes)
+    hash_columns((xxh64_function(), address_of(word)), topic, key, value, name, content, own, lists, hashes)
     return pa.array(hashes)
 
 
@@ -51,8 +41,8 @@ def _column(column: pa.Array) -> tuple[Bytes, Offsets, Lengths]:
 
 
 @kernel
-def hash_rows(  # noqa: PLR0913, PLR0917  (a kernel)
-    function: int,
+def hash_columns(  # noqa: PLR0913, PLR0917  (a kernel)
+    xxh: Xxh,
     topics: Column,
     keys: Column,
     values: Column,
@@ -60,46 +50,28 @@ def hash_rows(  # noqa: PLR0913, PLR0917  (a kernel)
     data: Column,
     own: npt.NDArray[np.bool_],
     lists: Offsets,
-    word: Words,
-    word_at: Address,
     hashes: Words,
 ) -> None:
     """Write the hash of each row to `hashes` int64[rows].
 
-    `function`: XXH64's address. `names` and `data`: of the headers, of which those of a row are between
-    `lists` int64[rows + 1], and `own` bool[headers] says which count. `word` int64[1], at `word_at`, is
-    scratch.
+    `names` and `data`: of the headers, of which those of a row are between `lists` int64[rows + 1], and `own`
+    bool[headers] says which count.
     """
     for row in range(len(hashes)):
-        seed = hash_bytes(function, topics, row, SEED)
-        seed = hash_length(function, keys, row, word, word_at, seed)
-        seed = hash_length(function, values, row, word, word_at, seed)
-        seed = hash_bytes(function, keys, row, seed)
-        seed = hash_bytes(function, values, row, seed)
+        seed = hash_bytes(xxh, Address(topics[0] + topics[1][row]), topics[2][row], SEED)
+        seed = hash_length(xxh, keys[2][row], seed)
+        seed = hash_length(xxh, values[2][row], seed)
+        seed = hash_bytes(xxh, Address(keys[0] + keys[1][row]), keys[2][row], seed)
+        seed = hash_bytes(xxh, Address(values[0] + values[1][row]), values[2][row], seed)
         of_headers, count = SEED, 0
         for at in range(lists[row], lists[row + 1]):
             if own[at]:
-                of_headers = hash_length(function, data, at, word, word_at, of_headers)
+                of_headers = hash_length(xxh, data[2][at], of_headers)
                 count += 1
         if count:
             for at in range(lists[row], lists[row + 1]):
                 if own[at]:
-                    of_headers = hash_bytes(function, names, at, of_headers)
-                    of_headers = hash_bytes(function, data, at, of_headers)
-            word[0] = of_headers
-            seed = call(function, word_at, 8, seed)
+                    of_headers = hash_bytes(xxh, Address(names[0] + names[1][at]), names[2][at], of_headers)
+                    of_headers = hash_bytes(xxh, Address(data[0] + data[1][at]), data[2][at], of_headers)
+            seed = hash_word(xxh, of_headers, seed)
         hashes[row] = seed
-
-
-@subkernel
-def hash_bytes(function: int, column: Column, row: int, seed: int) -> int:
-    """The hash of a row's bytes; the seed of a null."""
-    base, at, lengths = column
-    return seed if lengths[row] < 0 else call(function, Address(base + at[row]), lengths[row], seed)
-
-
-@subkernel
-def hash_length(function: int, column: Column, row: int, word: Words, word_at: Address, seed: int) -> int:
-    """The hash of the length of a row's bytes; -1 for a null."""
-    word[0] = column[2][row]
-    return call(function, word_at, 4, seed)

@@ -31,12 +31,11 @@ from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format.frame import POSITION, SEQUENCE, STORED, Tail
 from spool.format.packed import header_of, is_packed
 from spool.format.segment import bound_spares
-from spool.format.segment_format import UNLISTED, Record
+from spool.format.segment_format import UNLISTED, Footer, Record
 from spool.index.headers import find_footer
 from spool.index.identity import read_host, read_identity
 from spool.index.index import read_index
 from spool.index.log_end import (
-    Footer,
     LiveSegment,
     empty_tail,
     end_of,
@@ -76,7 +75,7 @@ class DamagedSegment:
     @property
     def messages(self) -> int:
         """How many it holds, if its footer tells; 0 between others, whose headers count them."""
-        return int(self.footer[0]["count"]) if self.footer and self.outside else 0
+        return int(self.footer.fields["count"]) if self.footer and self.outside else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +219,8 @@ def plan_spool(
         int(tail[SEQUENCE]),
         before[-1] - before[0],
         runs,
-        frozenset().union(*([name for name, *_ in s.footer[2]] for s in segments if s.footer)) - {UNLISTED},
+        frozenset().union(*([name for name, *_ in s.footer.topics] for s in segments if s.footer))
+        - {UNLISTED},
         segments,
         tail,
         begin=min([runs[0][0], *(first for first, _ in layout.list_segments())]),
@@ -316,7 +316,7 @@ def _believed(segments: list[Segment]) -> list[Segment]:
     """Without the footers after which the next segment would have to begin elsewhere (leads_on)."""
     for at, (one, behind) in enumerate(pairwise(segments)):
         follows = int(behind.header["number"]) == int(one.header["number"]) + 1
-        if one.footer and follows and one.footer[0]["next_sequence"] != behind.header["first_sequence"]:
+        if one.footer and follows and one.footer.fields["next_sequence"] != behind.header["first_sequence"]:
             segments[at] = Segment(one.header, None, None, packed=one.packed, marks=[])
     return segments
 
@@ -347,8 +347,8 @@ def _examine(fd: int, path: Path, index: _Index, *, skip_read_errors: bool) -> S
     """The facts of a segment from its own file; None when nothing of it is committed. Raises BadSpool."""
     header = header_of(fd, path)
     if footer := _footer(fd, skip_read_errors=skip_read_errors):
-        end = tail_of_footer(header, footer[0])
-        marks = [(int(offset), int(first)) for offset, first, _ in footer[1].tolist()]
+        end = tail_of_footer(header, footer.fields)
+        marks = [(int(offset), int(first)) for offset, first, _ in footer.marks.tolist()]
         return Segment(header, end, footer, is_packed(fd, path), marks)
     number = int(header["number"])
     if not index.covers(number):

@@ -14,8 +14,8 @@ from typing import Any
 
 from pipeline.source.plan import Mark, Segment, SpoolPlan
 from pipeline.source.segments import DamagedFile, Part, topic_name
-from spool.format.segment_format import HEADER_BYTES
-from spool.index.log_end import Footer, has_unlisted
+from spool.format.segment_format import HEADER_BYTES, Footer
+from spool.index.log_end import has_unlisted
 from spool.read.files import CLOCK_NS, FOR_EVER
 
 PART_BYTES = 64 << 20
@@ -103,7 +103,7 @@ def bounds_of(columns: dict[str, Interval], first_sequence: int, footer: Footer 
     """The bounds of a segment, with the given bounds of `columns`."""
     if footer is None:
         return Bounds(columns | {"sequence": (first_sequence, FOR_EVER)})
-    fields, marks, topics = footer
+    fields, marks, topics, _ = footer
     # Times of a few frames and of the last: in no order, since clocks may be set back.
     received = [int(fields["last_received_ns"]), *marks["received_ns"].tolist()]
     known = {

@@ -26,8 +26,9 @@ from spool.errors import BadSpool, NoSpool
 from spool.format.packed import header_of, is_packed, open_plain
 from spool.format.segment import UNBOUND
 from spool.format.segment_format import FOOTER_TAIL, HEADER_BYTES, footer_bytes
+from spool.format.sums_book import MOST_BYTES
 from spool.index.log_end import read_footer
-from spool.layout import SEGMENT, SENT, SPARE, Layout, parse_name, segment_name
+from spool.layout import SEGMENT, SENT, SPARE, Layout, older, parse_name, segment_name
 from spool.storage.disk import opened, write_at
 
 _PIECE_BYTES = 8 << 20
@@ -118,12 +119,18 @@ def _is_directory(files: fs.FileSystem, path: str) -> bool:
 def mirror(source: Remote, target: Path) -> None:
     """Make a spool of sparse files in `target`: of sealed segments header and footer, of others all.
 
-    And its identity and its marks, if those were copied, too. Raises BadOption for marks beyond all measure.
+    And its identity, its marks, and its books of sums, if those were copied, too. Raises BadOption for marks
+    beyond all measure.
     """
-    (target / "segments").mkdir(parents=True)
-    with suppress(FileNotFoundError), source.files.open_input_file(f"{source.directory}/identity") as file:
-        Layout(target).identity.write_bytes(file.read(_IDENTITY_BYTES))
-    _mirror_marks(source, Layout(target))
+    layout = Layout(target)
+    layout.segments.mkdir(parents=True)
+    for path in (layout.identity, layout.sums, older(layout.sums)):
+        with (
+            suppress(FileNotFoundError),
+            source.files.open_input_file(f"{source.directory}/{path.name}") as file,
+        ):
+            path.write_bytes(file.read(_IDENTITY_BYTES if path == layout.identity else MOST_BYTES))
+    _mirror_marks(source, layout)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda name: _mirror(source, name, target / "segments" / name), source.names()))
 

@@ -253,6 +253,6 @@ def _marks(fd: int) -> list[tuple[int, int]]:
     """(first sequence, offset) of the frames that the footer marks; none if it cannot be read."""
     with suppress(ReadFailed):
         if footer := read_footer(fd):
-            found: list[tuple[int, int]] = footer[1][["first_sequence", "offset"]].tolist()
+            found: list[tuple[int, int]] = footer.marks[["first_sequence", "offset"]].tolist()
             return found
     return []

@@ -7,6 +7,7 @@ import secrets
 import numpy as np
 import numpy.typing as npt
 
+from spool.format.block_sums import BlockSums
 from spool.format.frame import (
     BURST,
     DIGEST,
@@ -131,6 +132,7 @@ class Contents:
 
     def __init__(self, size: int, mark_bytes: int = MARK_BYTES) -> None:
         """For a segment of at most `size` bytes, with a mark every `mark_bytes`."""
+        self._sums = BlockSums()
         self._mark_bytes = mark_bytes
         self._marks: list[npt.NDArray[np.int64]] = []
         """int64[n, 3] each: offset, first sequence, time of reception of frames that are marked."""
@@ -155,6 +157,7 @@ class Contents:
         if marked := _mark(frames, self._least, self._mark_bytes, rows):
             self._marks.append(frames[rows[:marked]][:, [FRAME_AT, FRAME_FIRST, FRAME_RECEIVED]])
             self._least = int(self._marks[-1][-1, 0]) + self._mark_bytes
+        self._sums.add(chunk)
         counts, names, used = self._counts, self._names, self._used
         slots, homes = self._slots, self._homes
         return int(
@@ -194,4 +197,5 @@ class Contents:
         }
         marks = [tuple(row) for part in self._marks for row in part.tolist()]
         topics = self._topics(topic_room(int(tail[POSITION])))
-        return encode_footer(header, fields, np.array(marks, MARK), topics)
+        sums = self._sums.rows(int(header["first_sequence"]))
+        return encode_footer(header, fields, np.array(marks, MARK), topics, sums)

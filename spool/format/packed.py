@@ -143,10 +143,10 @@ def _unpack(fd: int, name: str, keys: Keys | None) -> int:
 def _end_by_footer(header: bytes, footer: bytes) -> int:
     """The offset behind the last frame, by the footer of the segment with this header; 0 without one."""
     try:
-        fields = decode_footer(footer, decode_header(header, ""))
+        found = decode_footer(footer, decode_header(header, ""))
     except BadSpool:
         return 0
-    return int(fields[0]["end"]) if fields else 0
+    return int(found.fields["end"]) if found else 0
 
 
 def unpacked_bytes(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""The bytes of a segment, version 3. No I/O happens here.
+"""The bytes of a segment, version 4. No I/O happens here.
 
     segment := header frame* [footer] zeros
     frame   := head body pad                        pad: zeros up to a multiple of 8
@@ -16,7 +16,7 @@ pass for a frame or a footer, and no frame passes for one of another segment.
 Header, 384 bytes, at offset 0:
 
     0    magic           8 bytes   "bruceseg"
-    8    version         u32       3
+    8    version         u32       4
     12   header_bytes    u32       384
     16   spool           16 bytes  uuid of the spool
     32   boot            16 bytes  boot id of the host when the segment was taken into use
@@ -58,21 +58,25 @@ frame could begin end the log. A datagram's own bytes are specified in spool.for
 
 Footer, written when a segment is sealed, behind the last frame; the file then ends with it:
 
-    footer := magic:"bruceftr" version:u32=3 marks:u32 topics:u32 zero:u32
+    footer := magic:"bruceftr" version:u32=4 marks:u32 topics:u32 blocks:u32
               end:u64 count:u64 next_sequence:u64 digest:u64 burst:u64
               first_received_ns:u64 last_received_ns:u64 first_timestamp:i64 last_timestamp:i64
               discarded:u64[32]                       of this segment
               mark:(offset:u64 first_sequence:u64 received_ns:u64)[marks]
               topic:(name_bytes:u16 count:u64 first_timestamp:i64 last_timestamp:i64 name)[topics]
+              sum:(content:u64 times:u32 count:u32)[blocks]
               check:u64 footer_bytes:u64 magic:"brucefin"
 
 `end` is the offset behind the last frame, at which the footer begins. A footer elsewhere is another
 segment's, or this one's when it ended sooner, and is not believed. A mark names a frame; the first frame
 has one, and so has the first after every 64 KiB. The first 10,000 topics with names of at most 249 bytes have
 a row each, as far as these fit in a 32nd of the bytes before the footer (4 KiB where that is more); a last
-row without a name counts all other topics together. `check` is the xxh3 of the footer before it, seeded with
-`key`. Timestamps are the senders' (ms). No reader takes more than 64 MiB for a footer, and of this version
-no more than twice that 32nd for its topics and marks.
+row without a name counts all other topics together. Timestamps are the senders' (ms). A block has the
+sequences from 4,096 * n on. There is a sum for the block of the segment's first sequence, and for each up to
+that of its last message: of the words of the block's messages in this segment, and of their time words
+(spool.format.message_hash), modulo 2^64 and 2^32; `count` is how many these are. `check` is the xxh3 of the
+footer before it, seeded with `key`. No reader takes more than 64 MiB for a footer, and of this version no
+more than twice that 32nd for its topics, marks and sums.
 
 Version 1 has no secret: its `mark` is "bfrm" and its `key` 0. A sender can put a frame of version 1 into a
 message. So behind damage a frame of version 1 is believed only where the digest of a frame that the spool
@@ -80,6 +84,8 @@ wrote leads to it (spool.format.version_1). Its footers list all topics. A frame
 discard row a reason, of all senders.
 
 Version 2 has no messages of the kind Message (spool.format.wire), and at most 512 messages in a frame.
+
+Versions before 4 have no sums: `blocks` is 0.
 
 Versions: a reader refuses a version above its own (UnknownVersion) and reads every one below. Every version
 keeps the first 12 bytes of the header and its check, so that a reader can tell a later one from a damaged
@@ -103,7 +109,7 @@ from spool.errors import BadSpool, UnknownVersion
 from spool.format.wire import MAX_BATCH, MAX_DATAGRAM_BYTES, REASONS
 from spool.native.digest import digest
 
-VERSION = 3
+VERSION = 4
 MAGIC = b"bruceseg"
 SECRET_BYTES = 16
 FOOTER_MAGIC = b"bruceftr"
@@ -134,7 +140,7 @@ def most_footer_bytes(version: int, end: int) -> int:
     """Most bytes of a footer of this version in a segment whose frames end at most at offset `end`."""
     if version < 2:  # noqa: PLR2004
         return MOST_FOOTER_BYTES
-    rows = 2 * topic_room(end)  # marks take less than topics may
+    rows = 2 * topic_room(end)  # marks and sums take less than topics may
     return min(FOOTER.itemsize + rows + FOOTER_TAIL.itemsize, MOST_FOOTER_BYTES)
 
 
@@ -228,7 +234,7 @@ FOOTER = np.dtype(
         ("version", "<u4"),
         ("marks", "<u4"),
         ("topics", "<u4"),
-        ("zero", "<u4"),
+        ("blocks", "<u4"),
         ("end", "<u8"),
         ("count", "<u8"),
         ("next_sequence", "<u8"),
@@ -245,7 +251,14 @@ MARK = np.dtype([("offset", "<u8"), ("first_sequence", "<u8"), ("received_ns", "
 _TOPIC = struct.Struct("<HQqq")
 """Bytes of the name, messages, first and last timestamp; the name follows."""
 TOPIC_BYTES = _TOPIC.size
+SUM = np.dtype([("content", "<u8"), ("times", "<u4"), ("count", "<u4")])
+SUM_BITS = 12
+BLOCK = 1 << SUM_BITS
+"""Sequences of a block, which a SUM is of."""
 FOOTER_TAIL = np.dtype([("check", "<u8"), ("footer_bytes", "<u8"), ("magic", "S8")])
+
+SUMS_SINCE = 4
+"""The first version whose footers have sums."""
 
 Record = npt.NDArray[Any]
 """One structured value, as a 0-dimensional array of one of the dtypes above."""
@@ -312,20 +325,35 @@ def decode_header(data: bytes, where: object) -> Record:
     return np.asarray(record)
 
 
-def encode_footer(
-    header: Record, fields: dict[str, Any], marks: Record, topics: list[tuple[bytes, int, int, int]]
-) -> bytes:
-    """The footer of the segment with this header.
+class Footer(NamedTuple):
+    """A footer, taken apart."""
 
-    `marks`: MARK rows; `topics`: (name, messages, first and last timestamp).
-    """
+    fields: Record
+    """FOOTER."""
+    marks: Record
+    """MARK rows."""
+    topics: list[tuple[bytes, int, int, int]]
+    """(name, messages, first and last timestamp)."""
+    sums: Record
+    """SUM rows; none before version 4."""
+
+
+def encode_footer(
+    header: Record,
+    fields: dict[str, Any],
+    marks: Record,
+    topics: list[tuple[bytes, int, int, int]],
+    sums: Record,
+) -> bytes:
+    """The footer of the segment with this header; the arguments are as in Footer."""
     record = np.zeros((), FOOTER)
     record["magic"], record["version"] = FOOTER_MAGIC, header["version"]
-    record["marks"], record["topics"] = len(marks), len(topics)
+    sums = sums if header["version"] >= SUMS_SINCE else sums[:0]
+    record["marks"], record["topics"], record["blocks"] = len(marks), len(topics), len(sums)
     for name, value in fields.items():
         record[name] = value
     rows = b"".join(_TOPIC.pack(len(name), *rest) + name for name, *rest in topics)
-    data = record.tobytes() + marks.tobytes() + rows
+    data = record.tobytes() + marks.tobytes() + rows + sums.tobytes()
     check = digest(data, unsigned(keys_of(header).key))
     tail = np.array((check, len(data) + FOOTER_TAIL.itemsize, FOOTER_END), FOOTER_TAIL)
     return data + tail.tobytes()
@@ -341,31 +369,37 @@ def footer_bytes(tail: bytes) -> int:
     return length if record["magic"] == FOOTER_END and length >= least else 0
 
 
-def decode_footer(
-    data: bytes, header: Record
-) -> tuple[Record, Record, list[tuple[bytes, int, int, int]]] | None:
-    """(FOOTER record, MARK rows, topics) of the whole footer of the segment with this header.
+def decode_footer(data: bytes, header: Record) -> Footer | None:
+    """The whole footer of the segment with this header.
 
     None when it is damaged, or another segment's. No count in it is believed, whatever its check says.
     """
     if footer_bytes(data) != len(data) or not data.startswith(FOOTER_MAGIC):
         return None
     body, tail = data[: -FOOTER_TAIL.itemsize], np.frombuffer(data[-FOOTER_TAIL.itemsize :], FOOTER_TAIL)[0]
-    if digest(body, unsigned(keys_of(header).key)) != tail["check"]:
-        return None
     record = np.frombuffer(body, FOOTER, 1)[0]
-    if record["version"] != header["version"]:
+    own = digest(body, unsigned(keys_of(header).key)) == tail["check"]
+    if not own or record["version"] != header["version"]:
         return None
-    at = FOOTER.itemsize + int(record["marks"]) * MARK.itemsize
-    if at > len(body):
+    topics_at = FOOTER.itemsize + int(record["marks"]) * MARK.itemsize
+    sums_at = len(body) - int(record["blocks"]) * SUM.itemsize
+    if topics_at > sums_at:
         return None
-    marks = np.frombuffer(body[FOOTER.itemsize : at], MARK)
+    topics = _decode_topics(body[:sums_at], topics_at, int(record["topics"]))
+    if topics is None:
+        return None
+    marks = np.frombuffer(body[FOOTER.itemsize : topics_at], MARK)
+    return Footer(np.asarray(record), marks, topics, np.frombuffer(body[sums_at:], SUM))
+
+
+def _decode_topics(data: bytes, at: int, rows: int) -> list[tuple[bytes, int, int, int]] | None:
+    """The rows of topics from `at` to the end of the bytes; None when these are not so many rows."""
     topics = []
-    for _ in range(int(record["topics"])):
-        if at + _TOPIC.size > len(body):
+    for _ in range(rows):
+        if at + _TOPIC.size > len(data):
             return None
-        size, *rest = _TOPIC.unpack_from(body, at)
+        size, *rest = _TOPIC.unpack_from(data, at)
         at += _TOPIC.size
-        topics.append((body[at : at + size], *rest))
+        topics.append((data[at : at + size], *rest))
         at += size
-    return (np.asarray(record), marks, topics) if at == len(body) else None
+    return topics if at == len(data) else None

@@ -216,4 +216,4 @@ def _last_digest(fd: int) -> int | None:
     except BadSpool:
         return None
     footer = decode_footer(footer_of(fd), header)
-    return None if footer is None else int(footer[0]["digest"].astype(np.int64))
+    return None if footer is None else int(footer.fields["digest"].astype(np.int64))

@@ -55,13 +55,14 @@ from spool.format.segment_format import (
     FOOTER_MAGIC,
     HEADER_BYTES,
     UNLISTED,
+    Footer,
     Record,
     decode_footer,
     decode_header,
 )
 from spool.fsck.finding import Finding, Kind, Severity, damage
 from spool.index.headers import Beginning, find_beginning
-from spool.index.log_end import EPOCH, Footer, committed_up_to, last_footer, read_footer, tail_of_footer
+from spool.index.log_end import EPOCH, committed_up_to, last_footer, read_footer, tail_of_footer
 from spool.layout import Layout
 from spool.storage.disk import opened, read_at
 from spool.storage.lock import is_held
@@ -182,11 +183,11 @@ class Examination:
         # examined.
         header = beginning.header() if beginning else self.header
         footer, contents = read_footer(fd, header), Contents(os.fstat(fd).st_size)
-        self._sealed_with = int(footer[0]["digest"]) if footer else None
+        self._sealed_with = int(footer.fields["digest"]) if footer else None
         self.totals.segments += 1
         tail = self._start(beginning)
         if tail is not None:
-            limit = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
+            limit = int(footer.fields["end"]) if footer else os.fstat(fd).st_size
             scan = Scan(fd, tail, limit)
             if footer is None and self.header is not None:
                 scan.committed = committed_up_to(self.path, self.header)
@@ -300,11 +301,11 @@ class Examination:
         """Examine the bytes behind the last good frame."""
         if footer:
             if self.header is not None:
-                self.tail = tail_of_footer(self.header, footer[0])
-            if self.end < int(footer[0]["end"]):
+                self.tail = tail_of_footer(self.header, footer.fields)
+            if self.end < int(footer.fields["end"]):
                 self.whole = False
                 lost = int(self.tail[STORED]) - int(scan.tail[STORED])
-                end, first = int(footer[0]["end"]), int(scan.tail[SEQUENCE])
+                end, first = int(footer.fields["end"]), int(scan.tail[SEQUENCE])
                 hole = hole_at(scan, self.end, end, first, lost)
                 self._holes.append(np.array([[*hole[:4], False, hole.known]], np.int64))
                 if hole.known:
@@ -359,18 +360,20 @@ class Examination:
     def _compare(self, footer: Footer, tail: Tail, contents: Contents) -> Iterator[Finding]:
         """Compare the footer with the one that the frames should have; `tail` is behind the last of them."""
         assert self.header is not None
-        stored, least = footer[0], following(self.header, tail)
+        stored, least = footer.fields, following(self.header, tail)
         goes_on = int(stored["next_sequence"])
         jumps = goes_on % EPOCH == 0 and goes_on > least
         wanted = decode_footer(contents.footer(self.header, tail, goes_on if jumps else least), self.header)
         assert wanted is not None
-        wrong = [name for name in FOOTER.names or () if not np.array_equal(stored[name], wanted[0][name])]
-        if not np.array_equal(footer[1], wanted[1]):
+        wrong = [name for name in FOOTER.names or () if not np.array_equal(stored[name], wanted.fields[name])]
+        if not np.array_equal(footer.marks, wanted.marks):
             wrong.append("its table of frames")
         # Version 1 listed more topics than later ones do.
-        listed = UNLISTED not in (name for name, *_ in wanted[2]) or self.header["version"] > 1
-        if listed and sorted(footer[2]) != sorted(wanted[2]):
+        listed = UNLISTED not in (name for name, *_ in wanted.topics) or self.header["version"] > 1
+        if listed and sorted(footer.topics) != sorted(wanted.topics):
             wrong.append("its table of topics")
+        if not np.array_equal(footer.sums, wanted.sums):
+            wrong.append("its sums of blocks")
         if wrong:
             sentence = f"the footer does not describe the frames: {', '.join(wrong)}"
             yield damage(self.path, self.end, Kind.FOOTER, sentence)

@@ -70,7 +70,7 @@ def look_into(fd: int, header: Record, behind: Record | None) -> tuple[State, Co
     """
     footer = read_footer(fd, header)
     tail, contents, holes, messages = tail_at_start(header), Contents(os.fstat(fd).st_size), list[Hole](), 0
-    scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
+    scan = Scan(fd, tail, int(footer.fields["end"]) if footer else None)
     while True:
         while chunk := scan.over():
             holes += holes_of(chunk.holes)
@@ -81,10 +81,10 @@ def look_into(fd: int, header: Record, behind: Record | None) -> tuple[State, Co
             break
         holes.append(hole_at(scan, position, int(tail[POSITION]), first, missing))
     if footer and position < scan.limit:
-        lost = int(header["stored"]) + int(footer[0]["count"]) - int(tail[STORED])
+        lost = int(header["stored"]) + int(footer.fields["count"]) - int(tail[STORED])
         holes.append(hole_at(scan, position, scan.limit, first, lost))
     found = State(header, tuple(holes), tail, footer is not None, messages)
-    return conclude(found, behind, int(footer[0]["digest"]) if footer else None), contents
+    return conclude(found, behind, int(footer.fields["digest"]) if footer else None), contents
 
 
 def write_copy(path: Path, target: Path, header: Record, behind: Record | None, *, inside: bool) -> None:

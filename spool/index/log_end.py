@@ -26,7 +26,7 @@ from spool.format.frame import END as ZEROS
 from spool.format.packed import footer_of, header_of, is_packed, open_plain
 from spool.format.scan import NOWHERE, Scan, read_header
 from spool.format.segment import bound_spares
-from spool.format.segment_format import UNLISTED, VERSION, Record, decode_footer, keys_of
+from spool.format.segment_format import UNLISTED, VERSION, Footer, Record, decode_footer, keys_of
 from spool.format.topic_table import OTHERS
 from spool.layout import Layout
 from spool.storage.lock import is_in_use
@@ -70,10 +70,6 @@ def live_segment(layout: Layout) -> LiveSegment | None:
     return LiveSegment(path, read_header(path))
 
 
-Footer = tuple[Record, Record, list[tuple[bytes, int, int, int]]]
-"""A footer as spool.format.segment_format.decode_footer has it: fields, marks, topics."""
-
-
 def last_footer(fd: int, header: Record | None = None) -> tuple[int, Footer] | None:
     """(offset, the whole footer with which a segment file ends); None when it has none of its own.
 
@@ -88,7 +84,9 @@ def last_footer(fd: int, header: Record | None = None) -> tuple[int, Footer] | N
         return None
     data = footer_of(fd)
     footer = decode_footer(data, header)
-    return (os.fstat(fd).st_size - len(data), footer) if footer and _can_belong(header, footer[0]) else None
+    return (
+        (os.fstat(fd).st_size - len(data), footer) if footer and _can_belong(header, footer.fields) else None
+    )
 
 
 def read_footer(fd: int, header: Record | None = None) -> Footer | None:
@@ -102,7 +100,7 @@ def read_footer(fd: int, header: Record | None = None) -> Footer | None:
     if not found:
         return None
     offset, footer = found
-    return footer if offset == footer[0]["end"] or is_packed(fd) else None
+    return footer if offset == footer.fields["end"] or is_packed(fd) else None
 
 
 def _can_belong(header: Record, footer: Record) -> bool:
@@ -113,12 +111,12 @@ def _can_belong(header: Record, footer: Record) -> bool:
 
 def has_unlisted(footer: Footer) -> bool:
     """Whether there are topics in the segment that its footer does not list."""
-    return any(name == UNLISTED for name, *_ in footer[2])
+    return any(name == UNLISTED for name, *_ in footer.topics)
 
 
 def named_topics(footer: Footer) -> Iterator[tuple[bytes, int]]:
     """(topic, messages) as a footer has them; OTHERS is all that it does not list."""
-    return ((name if name != UNLISTED else OTHERS, count) for name, count, *_ in footer[2])
+    return ((name if name != UNLISTED else OTHERS, count) for name, count, *_ in footer.topics)
 
 
 def empty_tail() -> Tail:
@@ -155,7 +153,7 @@ def end_of(
     fd = open_plain(segment.path, keys_of(segment.header))
     try:
         if footer := read_footer(fd, segment.header):
-            return End(tail_of_footer(segment.header, footer[0]), appendable=False)
+            return End(tail_of_footer(segment.header, footer.fields), appendable=False)
         scan = _scan_of(fd, segment, known)
         # Damage is passed over only where it is not the one frame that was begun.
         scan.committed = min(scan.committed, announced or NOWHERE)

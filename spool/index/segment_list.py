@@ -12,8 +12,8 @@ from spool.errors import BadSpool, ReadFailed
 from spool.format.frame import POSITION, SEQUENCE, Tail, tail_at_start
 from spool.format.packed import open_plain
 from spool.format.scan import Scan, read_header
-from spool.format.segment_format import HEADER_BYTES, Record, decode_header
-from spool.index.log_end import EPOCH, Footer, read_footer
+from spool.format.segment_format import HEADER_BYTES, Footer, Record, decode_header
+from spool.index.log_end import EPOCH, read_footer
 from spool.layout import SEGMENT, SENT, Layout, SegmentNames
 from spool.native.digest import UNTOLD, digest
 from spool.storage.disk import open_to_read, read_at
@@ -114,7 +114,7 @@ class SegmentList:
     def leads_on(self, info: SegmentInfo, footer: Footer) -> bool:
         """Whether the segment behind this one, if it is there, begins where a footer says."""
         behind = self.by_number(info.number + 1)
-        return behind is None or behind.first_sequence == int(footer[0]["next_sequence"])
+        return behind is None or behind.first_sequence == int(footer.fields["next_sequence"])
 
     def open(self, info: SegmentInfo) -> int:
         """A descriptor to read a segment's frames, under whichever name it has. Raises FileNotFoundError."""
@@ -210,7 +210,7 @@ class SegmentList:
             return None
         finally:
             os.close(fd)
-        return int(footer[0]["count"]) if footer else None
+        return int(footer.fields["count"]) if footer else None
 
 
 def _fill_in(

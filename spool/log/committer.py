@@ -98,7 +98,7 @@ class Committer:
                     self.number = int(header["number"])
                     break
             if footer:
-                self.number, self.tail = int(header["number"]), tail_of_footer(header, footer[0])
+                self.number, self.tail = int(header["number"]), tail_of_footer(header, footer.fields)
                 break
             paths.appendleft(path)
         return paths

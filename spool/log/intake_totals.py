@@ -62,6 +62,7 @@ from spool.format.segment_format import (
     SENDERS,
     UID_BYTES,
     UIDS,
+    Footer,
     Record,
 )
 from spool.format.segment_format import HEAD_BYTES as FRAME_HEAD_BYTES
@@ -73,7 +74,7 @@ from spool.format.wire import (
     reason_name,
     topic_at,
 )
-from spool.index.log_end import CommittedEnd, Footer, behind, committed_end, read_footer
+from spool.index.log_end import CommittedEnd, behind, committed_end, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.native.kernel import interprets, kernel
 from spool.native.memory import Address, address_of, load_i64, load_u16, load_u32, store_u32
@@ -131,7 +132,7 @@ class FrameTable:
             header, footer = header_of(fd, path), read_footer(fd)
             number = int(header["number"])
             tail = known[1].copy() if known and known[0] == number else tail_at_start(header)
-            scan = Scan(fd, tail, int(footer[0]["end"]) if footer else None)
+            scan = Scan(fd, tail, int(footer.fields["end"]) if footer else None)
             if known:
                 scan.committed = behind(known, number)
             try:
@@ -308,7 +309,7 @@ def _list_behind(
 def _is_counted(burst: int, path: Path, fd: int, footer: Footer | None, known: CommittedEnd | None) -> bool:
     """Whether all frames of a segment are counted."""
     if footer:
-        return int(footer[0]["burst"]) <= burst
+        return int(footer.fields["burst"]) <= burst
     if known is None:
         return False
     try:
@@ -461,9 +462,9 @@ class Refusals(FrameTable):
         finally:
             os.close(fd)
         unused = path.suffix == SPARE and header["first_sequence"] < 0
-        if unused or (footer and not footer[0]["discarded"].any()):
+        if unused or (footer and not footer.fields["discarded"].any()):
             return False
-        if not footer or int(footer[0]["burst"]) > self._counted:
+        if not footer or int(footer.fields["burst"]) > self._counted:
             self.read_frames(path)
         return True
 

@@ -210,14 +210,14 @@ class OpenBytes:
             os.close(fd)
         if footer is None:
             return None
-        counts = {name: count for name, count, *_ in footer[2]}
+        counts = {name: count for name, count, *_ in footer.topics}
         messages = np.array([counts.get(n, 0) for n in self._topics.names[: self._count]], np.int64)
-        mean = np.full(self._count, int(footer[0]["end"]) / max(int(footer[0]["count"]), 1))
+        mean = np.full(self._count, int(footer.fields["end"]) / max(int(footer.fields["count"]), 1))
         if chunk:
             # A packed segment shows no frames: take the mean size of its messages.
             seen, size = self._measure(chunk)
             mean = np.where(seen > 0, size / np.maximum(seen, 1), mean)
-        end = int(footer[0]["next_sequence"])
+        end = int(footer.fields["next_sequence"])
         return Share(first, end, messages, (messages * mean).astype(np.int64))
 
     def _measure(self, chunk: Chunk) -> tuple[Counts, Counts]:

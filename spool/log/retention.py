@@ -26,6 +26,7 @@ from spool.format.packed import MOST_BYTES, is_packed, pack
 from spool.format.segment import Identity, create_spare
 from spool.index.log_end import read_footer
 from spool.layout import SEGMENT, SENT, Layout, SegmentNames
+from spool.log.departures import Departures
 from spool.log.intake_totals import carry_over
 from spool.native.digest import digest
 from spool.options import Full, Space, SpoolOptions, lack, reserve
@@ -110,6 +111,7 @@ class Stock:
     def __init__(self, layout: Layout, identity: Identity, options: SpoolOptions) -> None:
         self.layout, self.identity, self.options = layout, identity, options
         self._names = SegmentNames(layout)
+        self._departures = Departures(layout, identity.spool)
         self.leaving: Callable[[], None] = lambda: None
         """Called before segments are removed."""
 
@@ -148,7 +150,9 @@ class Stock:
     def remove(self, sent: Iterable[int]) -> None:
         """Remove delivered segments by first sequence, or the first of them (`carry_over`)."""
         self.leaving()
-        for first in carry_over(self.layout, list(sent)):
+        going = carry_over(self.layout, list(sent))
+        self._departures.note(going)
+        for first in going:
             self.layout.segment(first, SENT).unlink(missing_ok=True)
             reach("retire.removed")
         sync_directory(self.layout.segments)

@@ -32,6 +32,7 @@ from spool.errors import BadSpool, SpoolBusy
 from spool.format.batch import Batch
 from spool.format.segment_format import MAX_BODY_BYTES
 from spool.format.wire import MAX_DATAGRAM_BYTES
+from spool.layout import older
 from spool.native.digest import digest, digest_function
 from spool.native.kernel import kernel
 from spool.native.memory import Address, address_of, call, copy, load_u32, store_i64
@@ -151,11 +152,6 @@ def decode_record(data: bytes, at: int) -> tuple[GivenUp, int] | None:
     spool, sequence = record["spool"].tobytes(), int(record["sequence"])
     found = GivenUp(spool, sequence, int(record["reason"]), int(record["time_ns"]), datagram)
     return found, end + -end % 8
-
-
-def older(path: Path) -> Path:
-    """The path of the older generation."""
-    return path.with_name(path.name + ".1")
 
 
 def lock_of(path: Path) -> Path:

@@ -25,8 +25,8 @@ from spool.format.frame import FRAME_AT, FRAME_COUNT, FRAME_FIRST, POSITION, SEQ
 from spool.format.packed import header_of, is_packed, open_plain
 from spool.format.scan import NOWHERE, WRITTEN, Chunk, Scan, digest_address, enter_at, skip_damage
 from spool.format.segment import UNBOUND
-from spool.format.segment_format import HEAD, HEAD_BYTES, HEADER_BYTES, Record, decode_header
-from spool.index.log_end import Footer, committed_entries, committed_up_to, has_unlisted, read_footer
+from spool.format.segment_format import HEAD, HEAD_BYTES, HEADER_BYTES, Footer, Record, decode_header
+from spool.index.log_end import committed_entries, committed_up_to, has_unlisted, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.read.patterns import Pattern
 from spool.storage.disk import opened, read_at
@@ -69,7 +69,7 @@ class Span:
             return False
         if footer is None:
             return True
-        fields, marks, topics = footer
+        fields, marks, topics, _ = footer
         if int(fields["next_sequence"]) <= self.first:
             return False
         if self.topics and self.topics.isdisjoint(name for name, *_ in topics) and not has_unlisted(footer):
@@ -145,7 +145,7 @@ def read_file(
         return
     fd = open_plain(path)
     try:
-        scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
+        scan = Scan(fd, tail_at_start(header), int(footer.fields["end"]) if footer else None)
         if footer is None:
             scan.committed = committed_up_to(path, header)
         yield from _read(path, scan, topics, span, pattern)
@@ -202,7 +202,7 @@ def read_frames(path: Path, span: Span = ALL) -> Iterator[tuple[npt.NDArray[np.i
         header, footer = decode_header(read_at(fd, HEADER_BYTES, 0), path), read_footer(fd)
         if int(header["first_sequence"]) == UNBOUND or not span.may_lie_in(header, footer):
             return
-        scan = Scan(fd, tail_at_start(header), int(footer[0]["end"]) if footer else None)
+        scan = Scan(fd, tail_at_start(header), int(footer.fields["end"]) if footer else None)
         if footer is None:
             scan.committed = committed_up_to(path, header)
         told = 0
@@ -292,7 +292,7 @@ def _find(
     fd: int, path: Path, header: Record, footer: Footer | None, sequence: int
 ) -> tuple[Chunk, int] | Unreadable | None:
     """Like `_scan`: from a frame nearby, and if that does not find the message, from the first one."""
-    end = int(footer[0]["end"]) if footer else None
+    end = int(footer.fields["end"]) if footer else None
     committed = NOWHERE if footer else committed_up_to(path, header)
     found: tuple[Chunk, int] | Unreadable | None = None
     for tail in (_near(fd, path, header, footer, sequence), tail_at_start(header)):
@@ -308,7 +308,7 @@ def _near(fd: int, path: Path, header: Record, footer: Footer | None, sequence: 
     """Before the nearest known frame at or before a message; the caller walks from there."""
     tail = tail_at_start(header)
     if footer:
-        marks = footer[1][["first_sequence", "offset"]].tolist()
+        marks = footer.marks[["first_sequence", "offset"]].tolist()
     else:
         entries = committed_entries(Layout(path.resolve().parent.parent))
         marks = [(first, offset) for first, number, offset, *_ in entries if number == int(header["number"])]

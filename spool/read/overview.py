@@ -124,7 +124,7 @@ def _look_at(path: Path, committed: tuple[int, Tail] | None) -> Overview:
             next_sequence=None if tail is None else int(tail[SEQUENCE]),
             messages=None if tail is None else int(tail[STORED]) - int(header["stored"]),
         )
-    fields = footer[0]
+    fields = footer.fields
     return Overview(
         path,
         State.SENT if path.suffix == SENT else State.SEALED,

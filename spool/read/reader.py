@@ -31,8 +31,8 @@ from spool.format.frame import (
     tail_at_start,
 )
 from spool.format.scan import CHUNK_BYTES, Chunk, Scan, digest_address
-from spool.format.segment_format import HEAD, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, decode_header
-from spool.index.log_end import EPOCH, Footer, read_footer
+from spool.format.segment_format import HEAD, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, Footer, decode_header
+from spool.index.log_end import EPOCH, read_footer
 from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.native.digest import UNTOLD
 from spool.storage.disk import read_at
@@ -277,7 +277,7 @@ class Reader:
             return False
         if self._inside is None and (footer := _footer_of(self._scan.fd)):
             if self.segment_list.leads_on(self._info, footer):
-                self._inside = frozenset(name for name, *_ in footer[2])
+                self._inside = frozenset(name for name, *_ in footer.topics)
         if self._inside is None or not self._inside.issubset(topics):
             return False
         following = self._following(self._info)
@@ -405,12 +405,12 @@ class Reader:
         info, fd = self._info, self._scan.fd
         self._scan, self._rest = Scan(fd, tail_at_start(self._header), chunk_bytes=self._chunk_bytes), None
         footer = _footer_of(fd)
-        self._end = int(footer[0]["end"]) if footer else os.fstat(fd).st_size
+        self._end = int(footer.fields["end"]) if footer else os.fstat(fd).st_size
         self._sealed, self._inside = footer is not None, None
         marks = self.segment_list.entries.get(info.number, [])
         if footer:
             self.segment_list.entries.pop(info.number, None)
-            marks = footer[1][["first_sequence", "offset"]].tolist()
+            marks = footer.marks[["first_sequence", "offset"]].tolist()
         self._marks, self._failed = marks, 0
         at = bisect.bisect_right(marks, sequence, key=lambda mark: mark[0]) - 1
         if at >= 0 and marks[at][1] > int(self._scan.tail[POSITION]):

@@ -20,10 +20,10 @@ from spool.errors import SegmentsGone
 from spool.format.batch import Batch, Topics
 from spool.format.frame import POSITION
 from spool.format.packed import header_of
-from spool.format.segment_format import Record
+from spool.format.segment_format import Footer, Record
 from spool.index.environment import LMDB_REFUSES
 from spool.index.index import read_committed
-from spool.index.log_end import Footer, read_footer
+from spool.index.log_end import read_footer
 from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.layout import Layout
 from spool.marks.marks import Marks
@@ -58,7 +58,7 @@ class Selection(Reader):
 
     def _plan(self) -> None:
         found = list(self._look())
-        sealed = [(info.number, int(footer[0]["end"])) for info, _, footer in found if footer]
+        sealed = [(info.number, int(footer.fields["end"])) for info, _, footer in found if footer]
         committed = read_committed(self.segment_list.layout.index)
         known = (committed[0], int(committed[1][POSITION])) if committed else self._written()
         # A segment is committed before it is sealed, whatever the index says.

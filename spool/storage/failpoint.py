@@ -46,6 +46,7 @@ POINTS = {
     "renew.named": "the fresh file has taken its place, which is not durable",
     "retire.named": "a delivered segment is called sent, which is not durable",
     "retire.counted": "the book counts what a delivered segment has refused; the segment is there",
+    "sums.written": "the book of sums has what must be in Kafka of a segment, which is not durable",
     "retire.removed": "a delivered segment is unlinked, which is not durable",
     "recover.owned": "the spool is ours, and as it was left",
     "recover.cleaned": "half-made files are gone",

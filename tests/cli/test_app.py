@@ -43,6 +43,8 @@ WITHOUT_JSON = {
     "brucectl query": "--form json",
     "brucectl spark query": "--form json",
     "brucectl top": "is for people; programs have status",
+    "brucectl witness run": "writes witness.json in its directory",
+    "brucectl spark witness": "does so, too",
 }
 """Commands without JSON, with the reason."""
 LINES = ("brucectl inspect frames", "brucectl inspect records", "brucectl inspect find", "brucectl trace")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from spool.format.segment import seal
-from spool.format.segment_format import HEADER, HEADER_BYTES
+from spool.format.segment_format import HEADER, HEADER_BYTES, VERSION
 from spool.format.wire import encode
 from spool.index.identity import read_identity
 from spool.layout import SENT, SPARE, Layout, segment_name
@@ -436,7 +436,7 @@ def header_rewritten(copy: Copy) -> frozenset[int]:
 
 def newer_version(copy: Copy) -> frozenset[int]:
     """A segment of a newer release among the others."""
-    rewrite_header(copy.path(SEALED), version=4)
+    rewrite_header(copy.path(SEALED), version=VERSION + 1)
     leftovers(copy)
     return NOTHING
 

@@ -305,7 +305,7 @@ def _read_footer(data: bytes, key: int) -> dict[str, object] | None:
     assert footer.startswith(b"bruceftr")
     assert xxhash.xxh3_64_intdigest(footer[:-24], seed=key) == check
     names = (
-        "version marks topics zero end count next_sequence digest burst first_received_ns last_received_ns"
+        "version marks topics blocks end count next_sequence digest burst first_received_ns last_received_ns"
     )
     values = struct.unpack_from("<IIIIQQQQQQQqq32Q", footer, 8)
     named = [*names.split(), "first_timestamp", "last_timestamp"]
@@ -319,6 +319,52 @@ def _read_footer(data: bytes, key: int) -> dict[str, object] | None:
         size, count, first, last = struct.unpack_from("<HQqq", footer, at)
         topics.append((footer[at + 26 : at + 26 + size], count, first, last))
         at += 26 + size
-    assert at == len(footer) - 24
     found["topics"] = topics
+    found["sums"] = [struct.unpack_from("<QII", footer, at + 16 * i) for i in range(values[3])]
+    assert at + 16 * values[3] == len(footer) - 24
     return found
+
+
+def content(message: Message) -> int:
+    """The hash of a message's content, unsigned."""
+    hashed = _chain(
+        message.topic, _length(message.key), _length(message.value), message.key, message.value, seed=42
+    )
+    own = [(name.encode(), value) for name, value in message.headers if name != "bruce-replay"]
+    if own:
+        headers = _chain(*(_length(value) for _, value in own), seed=42)
+        for name, value in own:
+            headers = _chain(name, value, seed=headers)
+        hashed = _chain(struct.pack("<Q", headers), seed=hashed)
+    return hashed
+
+
+def word(sequence: int, message: Message) -> int:
+    """The word of a message in a sum, unsigned."""
+    return _chain(struct.pack("<q", sequence), seed=content(message))
+
+
+def _chain(*parts: bytes | None, seed: int) -> int:
+    for part in parts:
+        seed = seed if part is None else xxhash.xxh64_intdigest(part, seed)
+    return seed
+
+
+def _length(part: bytes | None) -> bytes:
+    return struct.pack("<i", -1 if part is None else len(part))
+
+
+def sums(segment: Segment) -> list[tuple[int, int, int]]:
+    """(sum of words, of time words, messages) of each block of 4,096 sequences, from the first one's on."""
+    first = int(str(segment.header["first_sequence"])) // 4096
+    blocks: dict[int, list[int]] = {}
+    for sequence, datagram in segment.messages():
+        message = parse_datagram(datagram)
+        assert isinstance(message, Message)
+        row = blocks.setdefault(sequence // 4096 - first, [0, 0, 0])
+        sent = struct.pack("<q", message.timestamp or 1)
+        row[0] = (row[0] + word(sequence, message)) % (1 << 64)
+        row[1] = (row[1] + xxhash.xxh64_intdigest(sent, sequence)) % (1 << 32)
+        row[2] += 1
+    rows = [blocks.get(at, [0, 0, 0]) for at in range(max(blocks, default=-1) + 1)]
+    return [(content, times, count) for content, times, count in rows]

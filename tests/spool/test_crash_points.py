@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from spool.format.sums_book import decode_departed
 from spool.shared.state import Field
 from tests.spool.fixture import SpoolFixture
 
@@ -55,7 +56,7 @@ class Countdown:
 
 def roll_and_seal(spool: SpoolFixture, sent: list[bytes]) -> None:
     """Rolling, naming, committing, sealing, retiring, making room, stopping and starting."""
-    for _ in range(3):
+    for _ in range(6):
         spool.step()
         for _ in range(7):
             sent += spool.fill(1, messages=6)
@@ -68,11 +69,19 @@ def roll_and_seal(spool: SpoolFixture, sent: list[bytes]) -> None:
 
 
 def check(spool: SpoolFixture, sent: list[bytes], kept: int) -> None:
-    """Everything from `kept` on is there; before it, only delivered messages may be gone."""
+    """Everything from `kept` on is there; before it, only delivered messages may be gone.
+
+    The book of sums has those that are.
+    """
     found = spool.records()
     expected = list(enumerate(sent))
     assert found == expected[len(expected) - len(found) :]
     assert len(expected) - len(found) <= kept
+    book = spool.layout.sums.read_bytes() if spool.layout.sums.exists() else b""
+    noted = {
+        one.first + at for _, one in decode_departed(spool.identity.spool, book) for at in range(one.messages)
+    }
+    assert noted >= set(range(len(expected) - len(found)))
 
 
 def killed_runs(directory: Path, step: int) -> Iterator[tuple[SpoolFixture, list[bytes], int]]:

@@ -15,7 +15,7 @@ import pytest
 from spool.format.batch import Topics, decode
 from spool.format.frame import END, FRAME_ROW, POSITION, tail_at_start
 from spool.format.scan import Scan, digest_address, read_header
-from spool.format.segment_format import FOOTER, HEADER, VERSION
+from spool.format.segment_format import FOOTER, HEADER, SUMS_SINCE, VERSION
 from spool.format.wire import Reason
 from spool.index.log_end import LiveSegment, end_of, read_footer
 from spool.log.intake_totals import UNKNOWN, SenderCount, list_senders
@@ -41,7 +41,7 @@ class Golden:
         return self.directory / f"{name}.seg"
 
 
-@pytest.fixture(params=[1, 2, 3], ids=["v1", "v2", "v3"])
+@pytest.fixture(params=[1, 2, 3, 4], ids=["v1", "v2", "v3", "v4"])
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Each version of the format."""
     return Golden(request.param)
@@ -152,11 +152,24 @@ def test_footer_says_what_it_said(golden: Golden) -> None:
     footer = read_footer(fd)
     os.close(fd)
     assert footer is not None
-    record, marks, topics = footer
-    found = {n: as_json(record[n]) for n in FOOTER.names or () if n not in ("magic", "zero")}
+    record, marks, topics, sums = footer
+    found = {n: as_json(record[n]) for n in FOOTER.names or () if n not in ("magic", "blocks")}
+    if golden.version >= SUMS_SINCE:
+        found["blocks"], found["sum_rows"] = int(record["blocks"]), [list(row) for row in sums.tolist()]
+    else:
+        assert len(sums) == 0
     found["mark_rows"] = [list(row) for row in marks.tolist()]
     found["topic_rows"] = [[name.hex(), *rest] for name, *rest in topics]
     assert found == golden.expected["sealed"]["footer"]
+
+
+def test_the_sums_are_those_of_the_messages(golden: Golden) -> None:
+    """The independent reader computes the same sums from the messages, whatever the version."""
+    segment = plain.read_segment(golden.path("sealed").read_bytes())
+    told = golden.expected["sealed"]["footer"].get("sum_rows", [])
+    assert [list(row) for row in plain.sums(segment)] == told or golden.version < SUMS_SINCE
+    assert segment.footer is not None
+    assert [list(row) for row in segment.footer["sums"]] == told
 
 
 @pytest.mark.parametrize("name", ["sealed", "unsealed", "torn"])

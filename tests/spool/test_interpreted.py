@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SELECTION = [
     "tests/spool/test_golden.py",
+    "tests/spool/format/test_block_sums.py::test_order_does_not_matter",
     "tests/spool/format/test_wire.py",
     "tests/spool/shared/test_ledger.py::test_more_topics_than_rows_are_counted_by_reason",
     "tests/spool/storage/test_ab_slots.py::test_a_damaged_bank_falls_back_to_the_one_before",

@@ -17,6 +17,7 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from tests.daemon import PATIENCE_S, RunningBruce, free_port
+from tests.status.test_witness import write
 
 EVIL = b'<img src=x onerror="document.title=1">'
 """A topic whose name would run as code in a page that does not escape it."""
@@ -81,9 +82,15 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, kafka: EmbeddedKafka) -> Iterator[Served]:
-    """40 messages of `t` delivered, two malformed ones, one of a topic that does not exist."""
-    settings = {"kafka": {"ssl.key.password": SECRET}, "dispatch": {"unknown_topic_seconds": 0}}
-    bruce, port = serve(tmp_path_factory.mktemp("served"), kafka, settings)
+    """40 messages of `t` delivered, two malformed ones, one of a topic that does not exist; a witness."""
+    directory = tmp_path_factory.mktemp("served")
+    write(directory / "witness")
+    settings = {
+        "kafka": {"ssl.key.password": SECRET},
+        "dispatch": {"unknown_topic_seconds": 0},
+        "witness": {"directory": str(directory / "witness")},
+    }
+    bruce, port = serve(directory, kafka, settings)
     with bruce:
         bruce.send([*(encode(b"t", b"%d" % n) for n in range(40)), b"short", b"x" * 20, encode(EVIL, b"v")])
         bruce.await_status(lambda s: s.delivered == 40 and sum(s.discarded.values()) == 3)

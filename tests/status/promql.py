@@ -1,13 +1,14 @@
 """The part of PromQL that our alert rules use, over two scrapes that span every range.
 
 comparison := vector ("==" | ">") (number | number " * " vector)
-vector     := selector | "increase(" selector "[" range "])" | "sum by (labels) (" vector ")"
-            | vector " - " vector
+vector     := selector | selector " offset " range | "increase(" selector "[" range "])"
+            | "sum by (labels) (" vector ")" | vector " - " vector | "time() - " vector
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -19,6 +20,7 @@ Scrape = Mapping[str, Mapping[Labels, float]]
 _COMPARISON = re.compile(r"(?P<vector>.+) (?P<how>==|>) (?P<number>[\d.]+)(?: \* (?P<times>.+))?")
 _SUM = re.compile(r"sum by \((?P<labels>[\w, ]+)\) \((?P<vector>.+)\)")
 _INCREASE = re.compile(r"increase\((?P<selector>.+)\[\w+\]\)")
+_OFFSET = re.compile(r"(?P<selector>\S+) offset \w+")
 _SELECTOR = re.compile(r"(?P<name>\w+)(?:\{(?P<matchers>[^}]*)\})?")
 _MATCHER = re.compile(r'(\w+)="([^"]*)"')
 
@@ -50,6 +52,8 @@ def _vector(text: str, before: Scrape, now: Scrape) -> dict[Labels, float]:
     first, minus, second = text.partition(" - ")
     if minus:
         less = _vector(second, before, now)
+        if first == "time()":
+            return {at: time.time() - value for at, value in less.items()}
         return {at: value - less[at] for at, value in _vector(first, before, now).items() if at in less}
     if found := _SUM.fullmatch(text):
         kept = set(found["labels"].split(", "))
@@ -61,6 +65,8 @@ def _vector(text: str, before: Scrape, now: Scrape) -> dict[Labels, float]:
         old = _select(found["selector"], before)
         # A new series has no increase, as in Prometheus.
         return {at: value - old[at] for at, value in _select(found["selector"], now).items() if at in old}
+    if found := _OFFSET.fullmatch(text):
+        return _select(found["selector"], before)
     return _select(text, now)
 
 

@@ -18,9 +18,10 @@ from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from tests.daemon import PATIENCE_S, RunningBruce, free_port, halt
 from tests.status.conftest import EVIL, SECRET, Served, serve
+from tests.status.test_witness import OTHER, spool, tier, write
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "status/schema.json").read_text())
-PATHS = ("status", "flow", "history", "discards")
+PATHS = ("status", "flow", "history", "discards", "witness")
 CHANGING = ("Date", "Etag", "Connection", "Content-Length")
 """Headers that differ from answer to answer; urllib asks for one connection each."""
 
@@ -55,6 +56,47 @@ def test_figures(served: Served) -> None:
     discards = served.get("/api/v1/discards").json()
     assert discards == json.loads(served.bruce.brucectl("discards", "--json", "--samples", 5).stdout)
     assert {row["topic"] for row in discards["discards"]} == {None, EVIL.decode()}
+
+
+def test_the_witness(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """404 where none is configured; after a reload its verdict, by spool, and in `status` by tier.
+
+    A loss makes the spool unhealthy, and neither the process nor its intake.
+    """
+    bruce, port = serve(tmp_path, kafka)
+    with bruce:
+        served = Served(bruce, port)
+        bruce.await_true(served.answers)
+        assert served.get("/api/v1/witness").status == 404
+        assert served.get("/api/v1/status").json()["witness"] is None
+        write(tmp_path / "witness", tier("main", spool(), spool(OTHER, "beta", missing=2)))
+        bruce.configure({"witness": {"directory": str(tmp_path / "witness")}})
+        os.kill(bruce.pid, signal.SIGHUP)
+
+        def answer() -> Any:
+            # While the worker is replaced, there is no answer.
+            with contextlib.suppress(OSError):
+                return served.get("/api/v1/witness")
+            return None
+
+        bruce.await_true(lambda: (found := answer()) is not None and found.status == 200)
+        document = answer().json()
+        check("witness", document)
+        (found,) = document["tiers"]
+        assert [(one["host"], one["verdict"]) for one in found["spools"]] == [
+            ("alpha", "complete"),
+            ("beta", "2 missing"),
+        ]
+        status = served.get("/api/v1/status").json()
+        check("status", status)
+        assert [(one["spools"], one["judged"], one["verdict"]) for one in status["witness"]["tiers"]] == [
+            (2, 80, "2 missing")
+        ]
+        assert [one["condition"] for one in status["unhealthy"]] == ["witness"]
+        theirs = json.loads(served.bruce.brucectl("status", "--json").stdout)
+        assert theirs["witness"] == status["witness"]
+        assert [served.get(path).status for path in ("/healthz", "/readyz")] == [200, 200]
+        assert b'bruce_unhealthy{condition="witness"} 1.0' in served.get("/metrics").body
 
 
 def test_probes(kafka: EmbeddedKafka, tmp_path: Path) -> None:

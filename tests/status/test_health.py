@@ -22,6 +22,7 @@ from status.report import (
     Watermarks,
     WorkerView,
 )
+from tests.status.test_witness import SPOOL, spool, tier, view
 
 WELL = Snapshot(
     spool=SpoolView("uuid", "/spool", 1, 1),
@@ -75,8 +76,13 @@ def but(**changes: Any) -> Report:
 
 
 def test_healthy() -> None:
-    """A backlog, an old discard, a stalled broker, and figures exactly at their limits are no complaint."""
+    """A backlog, an old discard, a stalled broker, and figures exactly at their limits are no complaint.
+
+    Nor is a witness that has stopped, that cannot read a tier, or that finds messages late or twice.
+    """
     assert conditions(HEALTHY) == []
+    late = tier("main", spool(late=1, duplicated=1, uncompared_blocks=1), skipped=1, error="away")
+    assert conditions(replace(HEALTHY, witness=view(late, problem="it has stopped"))) == []
     assert conditions(replace(HEALTHY, minute=None, quarter_hour=None, oldest=None, room=None)) == []
 
 
@@ -133,6 +139,16 @@ def test_healthy() -> None:
         ),
         (but(disk="the disk refuses"), "disk", "the disk refuses"),
         (replace(HEALTHY, marked=False), "marks", "the marks cannot be read"),
+        (
+            replace(HEALTHY, witness=view(tier("main", spool(missing=3)))),
+            "witness",
+            f"in tier main, of spool {SPOOL} of alpha: 3 missing; see brucectl audit --witness",
+        ),
+        (
+            replace(HEALTHY, witness=view(tier("main", spool(altered_blocks=1)), problem="it has stopped")),
+            "witness",
+            "of alpha: 1 block altered; ",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )

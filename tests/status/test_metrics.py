@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,22 +24,33 @@ from spool.shared.histogram import LATENCY_SECONDS, SIZE_BYTES, Histogram
 from status import health
 from status.figures import Counted, Figures, Stage, release
 from status.health import Health, Limits, complaints
-from status.metrics import CONDITIONS, STATES, exposition
+from status.metrics import CONDITIONS, MOST_SPOOLS, OTHER_TOPICS, STATES, exposition
 from status.report import OldestView, Report, RoomView, TimesView, WorkerView
+from status.witness import WitnessView
 from tests.daemon import PATIENCE_S
 from tests.status.conftest import EVIL, Served
 from tests.status.promql import Labels, holds, read
 from tests.status.test_health import FULL, HEALTHY, WELL, but
+from tests.status.test_witness import OTHER, SPOOL, spool, tier, view
 
 TIMES = ("round_trip", "queue", "throttle")
 ROOT = Path(__file__).resolve().parents[2]
 METRICS = ROOT / "docs/monitoring/metrics.md"
 RULES = ROOT / "docs/monitoring/alerts.yml"
 DASHBOARD = json.loads((ROOT / "docs/monitoring/grafana.json").read_text())
+ROWS = [panel for panel in DASHBOARD["panels"] if panel["type"] == "row"]
+PANELS = [panel for panel in DASHBOARD["panels"] if panel not in ROWS]
+PANELS += [panel for row in ROWS for panel in row["panels"]]
+"""Those that a click shows, too."""
 ALERTS = {
     rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
 }
-FINE = but(brokers=[replace(WELL.brokers[0], state="healthy")])
+FINE = replace(but(brokers=[replace(WELL.brokers[0], state="healthy")]), witness=view(written_s=time.time()))
+
+
+def witnessed(*tiers: dict[str, Any], age_s: float = 0) -> Report:
+    """A bruce in order, beside a witness with this verdict."""
+    return replace(FINE, witness=view(*tiers, written_s=time.time() - age_s))
 
 
 def counted(quick: int, slow: int) -> Counted:
@@ -107,6 +119,12 @@ CASES: dict[str, Report | None] = {
     "BruceDiscards": replace(FINE, snapshot=replace(FINE.snapshot, discarded={"short": 1, "too_large": 1})),
     "BruceDisk": replace(FINE, snapshot=replace(FINE.snapshot, disk="the disk refuses")),
     "BruceMarksUnreadable": replace(FINE, marked=False),
+    "BruceWitnessMissing": witnessed(tier("main", spool(missing=3))),
+    "BruceWitnessAltered": witnessed(tier("main", spool(altered_blocks=1))),
+    "BruceWitnessBehind": witnessed(tier("main", lag=1)),
+    "BruceWitnessSkipped": witnessed(tier("main", skipped=5)),
+    "BruceWitnessCannotRead": witnessed(tier("main", error="no broker can be reached")),
+    "BruceWitnessStopped": witnessed(age_s=301),
     "BruceSlow": FINE,
     "BruceThrottled": replace(
         FINE,
@@ -121,6 +139,7 @@ WITHOUT_RULE = {
     "release": "the metrics are those of the running release, which it compares with no other",
     "old": "BruceMessagesOld has the age itself, and says it",
     "discards": "BruceDiscards counts by reason, and says it",
+    "witness": "BruceWitnessMissing and BruceWitnessAltered have the tier and the host, and say them",
 }
 """Conditions without a rule of their own, and why."""
 LATE = {"BruceSlow": counted(299, 3)}
@@ -171,6 +190,62 @@ def test_every_condition_has_an_alert() -> None:
     assert tuple(told) == CONDITIONS
     ruled = re.findall(r'condition="(\w+)"', RULES.read_text())
     assert sorted([*ruled, *WITHOUT_RULE]) == sorted(CONDITIONS)
+
+
+def test_nothing_fires_for_a_verdict_that_is_in_order() -> None:
+    """Messages that are late, or there twice, and blocks that cannot be compared: no alert fires."""
+    told = witnessed(tier("main", spool(late=9, duplicated=9, uncompared_blocks=9)))
+    assert firing(scrape(restarted(0)), scrape(told)) == {}
+
+
+def test_a_witness_without_a_document_has_stopped() -> None:
+    """The alert fires when the document is gone, or cannot be read: its series do not just end."""
+    gone = replace(FINE, witness=WitnessView(problem="it cannot be read"))
+    assert set(firing(scrape(restarted(0)), scrape(gone))) == {"BruceWitnessStopped"}
+
+
+def test_the_witness() -> None:
+    """Each figure of each spool by tier, and those of tiers; none where no witness is configured."""
+    counts = {
+        "judged": 9,
+        "missing": 1,
+        "late": 2,
+        "duplicated": 3,
+        "altered_blocks": 4,
+        "uncompared_blocks": 5,
+    }
+    east = tier("east", spool(host='b"\\'), spool(OTHER, "b", **counts), lag=7, records=8, skipped=9)
+    found = scrape(witnessed(east, tier("west", error="away")))
+
+    def values(name: str) -> dict[tuple[str, ...], float]:
+        own = ("instance", "job")
+        return {
+            tuple(value for key, value in sorted(at) if key not in own): n
+            for at, n in found[f"bruce_witness_{name}"].items()
+        }
+
+    for name, count in counts.items():
+        unit = "" if name.endswith("blocks") else "_messages"
+        assert values(name + unit)["b", OTHER, "east"] == count
+        assert len(values(name + unit)) == 3
+    assert values("judged_messages")['b"\\', SPOOL, "east"] == 40
+    assert values("lag_records") == {("east",): 7, ("west",): 0}
+    assert values("records_total") == {("east",): 8, ("west",): 40}
+    assert values("skipped_offsets_total") == {("east",): 9, ("west",): 0}
+    assert values("tier_up") == {("east",): 1, ("west",): 0}
+    assert values("timestamp_seconds")[()] == pytest.approx(time.time(), abs=60)
+    assert not [name for name in scrape(replace(FINE, witness=None)) if "witness" in name]
+
+
+def test_spools_without_number() -> None:
+    """A fleet makes no series without bound: the worst have their own, and the others of a tier share one."""
+    fleet = [spool(f"{n:032x}", missing=int(n == MOST_SPOOLS + 7)) for n in range(MOST_SPOOLS + 10)]
+    found = scrape(witnessed(tier("main", *fleet)))
+    judged = {dict(at)["spool"]: n for at, n in found["bruce_witness_judged_messages"].items()}
+    missing = {dict(at)["spool"]: n for at, n in found["bruce_witness_missing_messages"].items()}
+    assert len(judged) == MOST_SPOOLS + 1
+    assert judged[OTHER_TOPICS] == 10 * 40
+    assert {uuid for uuid, n in missing.items() if n} == {f"{MOST_SPOOLS + 7:032x}"}
 
 
 def test_promtool() -> None:
@@ -291,7 +366,7 @@ def test_the_dashboard_asks_for_what_is_there(served: Served) -> None:
     )
     body = served.get("/metrics").body
     seen = set(read(body)) | {family.name for family in text_string_to_metric_families(body.decode())}
-    expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
     assert len(expressions) > 15
     for expression in [*expressions, *(rule["expr"] for rule in ALERTS.values())]:
         assert set(re.findall(r"\bbruce_\w+", expression)) <= seen, expression
@@ -300,12 +375,12 @@ def test_the_dashboard_asks_for_what_is_there(served: Served) -> None:
 def test_the_dashboard_is_laid_out() -> None:
     """No panel overlaps another or exceeds the width; each row is full; no range is shorter than a scrape."""
     taken = set[tuple[int, int]]()
-    for panel in DASHBOARD["panels"]:
+    for panel in [*PANELS, *ROWS]:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
         taken |= cells
-        for target in panel["targets"]:
+        for target in panel.get("targets", ()):
             assert (
                 "rate(" not in target["expr"]
                 or "[$__rate_interval]" in target["expr"]
@@ -316,7 +391,7 @@ def test_the_dashboard_is_laid_out() -> None:
 
 def test_a_figure_is_red_for_a_reason() -> None:
     """Each stat names its thresholds or its colour: otherwise Grafana paints it red from 80 on."""
-    figures = [panel for panel in DASHBOARD["panels"] if panel["type"] == "stat"]
+    figures = [panel for panel in PANELS if panel["type"] == "stat"]
     assert figures
     for panel in figures:
         defaults = panel["fieldConfig"]["defaults"]
@@ -330,7 +405,7 @@ def test_prometheus_takes_the_dashboard(tmp_path: Path) -> None:
         pytest.skip("there is no promtool")
     chosen = {"$__rate_interval": "1m", "$instance": ".*"}
     rules = []
-    for number, panel in enumerate(DASHBOARD["panels"]):
+    for number, panel in enumerate(PANELS):
         for target in panel["targets"]:
             expression = target["expr"]
             for name, value in chosen.items():

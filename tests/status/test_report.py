@@ -33,6 +33,7 @@ from status.report import (
 )
 from tests.status.test_api import check
 from tests.status.test_health import HEALTHY, WELL
+from tests.status.test_witness import spool, tier, view
 
 ODD = b"\xffodd"
 TIME = "2026-11-21T16:45:00Z"
@@ -61,6 +62,7 @@ REPORT = replace(
     topics=((b"t", 2), (ODD, 1)),
     last_trouble=LastTrouble("no broker", TIME),
     awaited="1 topic may still come",
+    witness=view(tier("main", spool(missing=1)), tier("lake", error="away"), problem="it has stopped"),
 )
 LEAST = replace(HEALTHY, minute=None, quarter_hour=None, oldest=None, room=None, topics=())
 

@@ -15,6 +15,7 @@ from status.figures import release
 from tests.status.browser import PATIENCE_S, Browser
 from tests.status.chromium import demand_browser
 from tests.status.conftest import EVIL, Served
+from tests.status.test_witness import OTHER, spool, tier, write
 from tools.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -31,7 +32,14 @@ def test_what_it_shows(served: Served, browser: Browser) -> None:
     """Inputs, spool, brokers, watermarks, topics, discards with samples, workers; it loads nothing else."""
     browser.show(served.url)
     seen = browser.await_text(lambda text: "broker 3" in text and EVIL.decode() in text)
-    for words in ("43 received in all", "40 delivered in all", "supervisor", "router", "unknown_topic"):
+    for words in (
+        "43 received in all",
+        "40 delivered in all",
+        "supervisor",
+        "router",
+        "unknown_topic",
+        "Witness",
+    ):
         assert words in seen
     for words in ("Kafka does not have its topic", "not filling up", " MiB used by undelivered messages"):
         assert words in seen
@@ -91,6 +99,42 @@ def test_names_that_are_shown_alike(served: Served, browser: Browser) -> None:
     assert "t" * 249 not in browser.text()
 
 
+def test_the_witness(served: Served, browser: Browser) -> None:
+    """A row for each tier and spool, the worst first, as the document changes; a witness that has stopped."""
+    place = served.bruce.spool.parent / "witness"
+    cells = (
+        "[...document.querySelectorAll('#verdicts tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
+    )
+    write(place)
+    browser.show(served.url)
+    try:
+        seen = browser.await_text(lambda text: "complete" in text, "#witness")
+        assert "0 behind" in seen
+        assert "the witness" not in browser.text("#wrong")
+        fleet = [spool(f"{n:032x}") for n in range(30)]
+        lost = spool(OTHER, EVIL.decode(), missing=2, late=1200, duplicated=3, altered_blocks=4)
+        write(
+            place,
+            tier("main", *fleet, lost, lag=7),
+            tier("lake", spools=[], error="it is away"),
+            written_s=1e9,
+        )
+        browser.await_text(lambda text: "2 missing" in text and "it is away" in text, "#witness")
+        rows = browser.evaluate(cells)
+        assert rows[0] == [
+            f"main\n{EVIL.decode()} ffffffff",
+            "2 missing, 1,200 late, 4 blocks altered",
+            "40",
+            "3",
+        ]
+        assert [row[0] for row in rows[-2:]] == ["main\nalpha 00000000", "6 more"]
+        assert "the witness has stopped: it wrote last at 2001-09-09" in browser.text("#witness-problem")
+        assert "the witness finds in tier main" in browser.text("#wrong")
+    finally:
+        write(place)
+    assert browser.complaints == []
+
+
 def test_before_there_are_figures(served: Served, browser: Browser) -> None:
     """A page that still connects shows an empty bar, not a full one."""
     browser.tell("Network.enable")
@@ -99,6 +143,7 @@ def test_before_there_are_figures(served: Served, browser: Browser) -> None:
         browser.show(served.url)
         browser.await_text(lambda text: "Watermarks" in text)
         bar = browser.evaluate("document.querySelector('#used').getBoundingClientRect().width")
+        assert browser.evaluate("document.querySelector('#witness').getClientRects().length") == 0
     finally:
         browser.tell("Network.setBlockedURLs", urls=[])
     browser.complaints.clear()

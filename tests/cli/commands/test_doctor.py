@@ -20,6 +20,7 @@ from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from tests.cli.program import run
 from tests.daemon import RunningBruce
+from tests.status.test_witness import spool, tier, write
 
 
 @pytest.mark.parametrize("hidden", ["status", "spool"])
@@ -102,6 +103,17 @@ def test_a_host_with_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None
     bruce.await_status(lambda status: status.trouble is not None)
     ill = examined(bruce)
     assert (levels(ill, "daemon"), levels(ill, "kafka"), ill["ok"]) == (["problem"], [], False)
+
+
+def test_a_host_with_a_witness(bruce: RunningBruce, tmp_path: Path) -> None:
+    """Doctor asks the configured witness; a message that is missing is a problem."""
+    assert levels(examined(bruce), "witness") == []
+    bruce.configure({"witness": {"directory": str(tmp_path / "w")}})
+    write(tmp_path / "w", tier("main", spool()))
+    assert levels(examined(bruce), "witness") == ["ok"]
+    write(tmp_path / "w", tier("main", spool(missing=1)))
+    found = examined(bruce)
+    assert (levels(found, "witness"), found["ok"]) == (["problem"], False)
 
 
 def test_a_plan_by_what_has_come_in(bruce: RunningBruce) -> None:

@@ -26,6 +26,8 @@ from tests.cli.program import run
 from tests.cli.replay.test_drain import stage
 from tests.daemon import ROOT, RunningBruce
 from tests.spool.fixture import SpoolFixture
+from tests.status.test_witness import spool as witnessed
+from tests.status.test_witness import tier, write
 
 ROLES = ["supervisor", "ingest", "keeper", "delivery"]
 
@@ -83,6 +85,7 @@ def check_shape(report: dict[str, Any]) -> None:
         "room",
         "last_trouble",
         "awaited",
+        "witness",
     ]
     assert (report["version"], report["healthy"]) == (1, not report["unhealthy"])
     assert list(report["rates"]) == ["minute", "quarter_hour"]
@@ -124,6 +127,42 @@ def test_alive(bruce: RunningBruce) -> None:
     assert report["spool"]["bytes"] >= 256 << 10
     assert sum(broker["acknowledged"] for broker in report["brokers"]) == 30
     assert (report["topics"], report["oldest"], report["last_trouble"]) == ([], None, None)
+
+
+def test_the_witness(tmp_path: Path) -> None:
+    """A loss makes the spool unhealthy, in words and as a line by tier; one that has stopped is a note.
+
+    A spool that is named by --spool is another than the configured one: the witness says nothing about it.
+    """
+    spool = SpoolFixture(tmp_path / "spool")
+    spool.fill(3)
+    spool.stop()
+    directory, config = spool.layout.directory, tmp_path / "bruce.toml"
+    kafka = '[kafka]\n"bootstrap.servers" = "localhost:9"\n'
+    config.write_text(
+        f'{kafka}[spool]\ndirectory = "{directory}"\n[witness]\ndirectory = "{tmp_path / "w"}"\n'
+    )
+    write(tmp_path / "w", tier("main", witnessed(missing=2), lag=7), tier("lake"))
+
+    def lines(*arguments: object) -> list[list[str]]:
+        found = run("status", *arguments).stdout.splitlines()
+        return [words for line in found if "witness" in (words := line.split("\t")) or words[0] == "note"]
+
+    complaint, main, lake = lines("--config", config)
+    assert complaint[:2] == ["unhealthy", "witness"]
+    assert complaint[2].endswith("of alpha: 2 missing; see brucectl audit --witness")
+    assert (main, lake) == (
+        ["witness", "main", "2 missing", "40", "7"],
+        ["witness", "lake", "complete", "40", "0"],
+    )
+    assert lines("--spool", directory) == []
+    (tmp_path / "w" / "witness.json").unlink()
+    (note,) = lines("--config", config)
+    assert note == ["note", f"the witness has not written anything to {tmp_path / 'w'} yet"]
+    report = json.loads(run("status", "--json", "--config", config).stdout)
+    check_shape(report)
+    assert report["witness"] == {"written": None, "problem": note[1], "tiers": []}
+    assert [one["condition"] for one in report["unhealthy"]] == ["stopped"]
 
 
 def test_other_rights(bruce: RunningBruce, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,16 @@ def refusal(directory: Path, text: str, **environ: str) -> tuple[str, str]:
     return where, what
 
 
+def test_the_witness(tmp_path: Path) -> None:
+    """None unless its directory is named, by the file or a variable; a relative path is refused."""
+    assert load(tmp_path, KAFKA).witness.directory is None
+    assert load(tmp_path, KAFKA + '[witness]\ndirectory = "/w"').witness.directory == Path("/w")
+    assert load(tmp_path, KAFKA, BRUCE_WITNESS_DIRECTORY="/v").witness.directory == Path("/v")
+    assert refusal(tmp_path, KAFKA + '[witness]\ndirectory = "w"')[1].startswith(
+        '[witness] directory = "w": '
+    )
+
+
 def test_dotted_keys_without_quotes(tmp_path: Path) -> None:
     """A property reads the same with its dots quoted or bare, though TOML sees tables in the second."""
     quoted = load(tmp_path, KAFKA + '"linger.ms" = 5\n[topics.t]\n"compression.type" = "lz4"')

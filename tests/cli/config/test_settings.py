@@ -108,12 +108,12 @@ def test_a_key_of_thousands_of_parts(tmp_path: Path) -> None:
         (
             "[x]\n",
             "there is no table 'x'; "
-            "the tables are ingest, spool, dispatch, status, log, access, input, kafka, topics",
+            "the tables are ingest, spool, dispatch, status, witness, log, access, input, kafka, topics",
         ),
         (
             "directory = '/x'",
             "outside of a table there is no key 'directory'; "
-            "the tables are ingest, spool, dispatch, status, log, access, input, kafka, topics",
+            "the tables are ingest, spool, dispatch, status, witness, log, access, input, kafka, topics",
         ),
         ("spool = 1", "'spool' is a table, [spool], and no value"),
         (

@@ -38,6 +38,7 @@ def test_nothing_changed() -> None:
         (changed("dispatch", engine="spark"), ["delivery"]),
         (changed("dispatch", kafka={"bootstrap.servers": "b:1"}), ["delivery"]),
         (changed("dispatch", topics={"t": {"acks": "1"}}), ["delivery"]),
+        (changed("witness", directory=Path("/w")), ["status"]),
         (dataclasses.replace(OLD, partitioners={"t": "crc32"}), ["delivery"]),
         (
             dataclasses.replace(changed("spool", sync_bytes=1 << 20), partitioners={"t": "any"}),

@@ -18,6 +18,7 @@ from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
 from status.access import NothingToTell
 from tests.spool.fixture import SpoolFixture
+from tests.status.test_witness import tier, write
 
 LOOKS = 40
 
@@ -50,6 +51,24 @@ def test_two_threads_look_at_the_same_time(source: Source) -> None:
         for _ in range(LOOKS):
             looks = pool.submit(figures_again), pool.submit(discards_again)
             assert [look.result() for look in looks] == [9, 1]
+
+
+def test_the_witness_is_looked_at(tmp_path: Path) -> None:
+    """A look has the verdict of the configured witness, and each look the newest; none without one."""
+    spool = SpoolFixture(tmp_path / "spool")
+    spool.fill(3)
+    spool.stop()
+    directory, shared, place = spool.options.directory, tmp_path / "no page", tmp_path / "witness"
+    assert Source(directory, shared, []).figures().report.witness is None
+    source = Source(directory, shared, [], place)
+    assert (found := source.figures().witness())
+    assert "not written anything" in found["problem"]
+    for name in ("a", "b"):
+        write(place, tier(name))
+        seen = source.figures()
+        assert (document := seen.witness())
+        assert [one["tier"] for one in document["tiers"]] == [name]
+        assert document["taken"] == seen.report.taken
 
 
 def test_what_lmdb_refuses_is_told(source: Source) -> None:

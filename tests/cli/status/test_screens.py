@@ -33,6 +33,7 @@ from tests.cli.program import run
 from tests.daemon import PATIENCE_S, ROOT, RunningBruce
 from tests.spool.fixture import SpoolFixture
 from tests.status.test_health import HEALTHY, WELL
+from tests.status.test_witness import spool, tier, view
 
 CSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -70,6 +71,23 @@ def test_brokers_are_sorted_by_number() -> None:
     snapshot = replace(WELL, brokers=brokers)
     assert [broker.id for broker in some_brokers(snapshot, 8)] == [1, 2, 9, 10]
     assert [broker.id for broker in some_brokers(snapshot, 3)] == [1, 2, 9]
+
+
+def test_the_witness_is_a_fact() -> None:
+    """`status` says the verdict on each tier; nothing without a witness."""
+
+    def written(given: Report) -> str:
+        file = io.StringIO()
+        show_screen(given, [], Console(file=file, width=120, force_terminal=True, color_system=None))
+        return file.getvalue()
+
+    told = view(tier("main", spool(late=2)), tier("lake"), problem="the witness has stopped")
+    seen = written(replace(HEALTHY, witness=told))
+    assert re.search(
+        r"^witness +main: 2 late \(40 judged\), lake: complete \(40 judged\)", seen, re.MULTILINE
+    )
+    assert "\nthe witness has stopped" in seen
+    assert "witness" not in written(HEALTHY)
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])

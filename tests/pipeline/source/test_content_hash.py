@@ -17,8 +17,9 @@ from dispatch.embedded import EmbeddedKafka
 from pipeline.embedded.dataset import SpoolDataset
 from pipeline.kafka.ranges import Range
 from pipeline.kafka.records import read_range, to_arrow
-from pipeline.source.content_hash import SEED, hash_contents
+from pipeline.source.content_hash import hash_contents
 from pipeline.source.fields import CONTENT, to_schema
+from spool.format.message_hash import SEED
 from spool.format.wire import encode_message
 from tests.spool.fixture import SpoolFixture
 

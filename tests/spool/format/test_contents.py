@@ -41,7 +41,7 @@ def footer_topics(path: Path) -> list[tuple[bytes, int, int, int]]:
     finally:
         os.close(fd)
     assert footer is not None
-    return footer[2]
+    return footer.topics
 
 
 def sealed(directory: Path, topics: list[bytes]) -> list[Path]:
@@ -110,11 +110,11 @@ def test_a_topic_that_is_not_listed_is_found(tmp_path: Path, monkeypatch: pytest
     assert footer
     assert has_unlisted(footer)
     (shown,) = overview([path], None)
-    assert shown.topics[-1] == (b"(others)", footer[2][-1][1])
+    assert shown.topics[-1] == (b"(others)", footer.topics[-1][1])
     reader = Reader(SegmentList(spool.layout), Topics())
     reader.allow(1 << 30, 0)
     reader.seek(0)
-    assert not reader.pass_over({name for name, *_ in footer[2] if name != UNLISTED})
+    assert not reader.pass_over({name for name, *_ in footer.topics if name != UNLISTED})
     reader.close()
 
 

@@ -15,6 +15,7 @@ from tests.spool import plain
 
 u64 = st.integers(0, (1 << 64) - 1)
 i64 = st.integers(-(1 << 63), (1 << 63) - 1)
+u32 = st.integers(0, (1 << 32) - 1)
 uuids = st.binary(min_size=16, max_size=16)
 headers = st.fixed_dictionaries(
     {
@@ -40,6 +41,7 @@ OTHERS = [
 ]
 """Headers of another segment of the spool, of one of another spool, and of version 1."""
 marks = st.lists(st.tuples(u64, u64, u64), max_size=5)
+sum_rows = st.lists(st.tuples(u64, u32, u32), max_size=5)
 topic_rows = st.lists(st.tuples(st.binary(min_size=1, max_size=300), u64, i64, i64), max_size=5)
 footers = st.fixed_dictionaries(
     dict.fromkeys(
@@ -102,26 +104,28 @@ def test_a_later_version_is_refused_by_name(fields: dict[str, object], version: 
         form.decode_header(data.tobytes(), "x")
 
 
-@given(footers, marks, topic_rows)
+@given(footers, marks, topic_rows, sum_rows)
 def test_footers_round_trip(
     fields: dict[str, object],
     rows: list[tuple[int, int, int]],
     topics: list[tuple[bytes, int, int, int]],
+    sums: list[tuple[int, int, int]],
 ) -> None:
     """A footer reads the same as it was written, in this package and in the independent reader."""
-    data = form.encode_footer(OWN, fields, np.array(rows, form.MARK), topics)
+    data = form.encode_footer(OWN, fields, np.array(rows, form.MARK), topics, np.array(sums, form.SUM))
     assert form.footer_bytes(data) == form.footer_bytes(data[-24:]) == len(data)
     decoded = form.decode_footer(data, OWN)
     assert decoded is not None
-    record, found_marks, found_topics = decoded
+    record, found_marks, found_topics, found_sums = decoded
     assert {name: record[name].tolist() for name in fields} == fields
     assert found_marks.tolist() == rows
     assert found_topics == topics
+    assert found_sums.tolist() == sums
     segment = OWN.tobytes() + data
     parsed = plain.read_segment(segment).footer
     assert parsed is not None
     assert {name: parsed[name] for name in fields} == fields
-    assert (parsed["marks"], parsed["topics"]) == (rows, topics)
+    assert (parsed["marks"], parsed["topics"], parsed["sums"]) == (rows, topics, sums)
 
 
 @given(footers, topic_rows, st.data())
@@ -129,13 +133,24 @@ def test_a_footer_that_is_not_the_segments_own_is_none(
     fields: dict[str, object], topics: list[tuple[bytes, int, int, int]], data: st.DataObject
 ) -> None:
     """A damaged footer is not believed, nor one that was cut, nor one with the key of another segment."""
-    whole = form.encode_footer(OWN, fields, np.array([], form.MARK), topics)
+    whole = form.encode_footer(OWN, fields, np.array([], form.MARK), topics, np.ones(2, form.SUM))
     changed = bytearray(whole)
     changed[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
     assert form.decode_footer(bytes(changed), OWN) is None
     assert form.decode_footer(whole[data.draw(st.integers(1, len(whole))) :], OWN) is None
     for header in OTHERS:
         assert form.decode_footer(whole, header) is None
+
+
+@given(footers, st.integers(1, form.SUMS_SINCE - 1))
+def test_a_segment_of_an_earlier_version_gets_no_sums(fields: dict[str, object], version: int) -> None:
+    """Its release would not know its footer otherwise."""
+    header = form.decode_header(form.encode_header(first_sequence=7, version=version), "earlier")
+    empty: form.Record = np.array([], form.MARK)
+    data = form.encode_footer(header, fields, empty, [], np.ones(2, form.SUM))
+    footer = form.decode_footer(data, header)
+    assert footer is not None
+    assert (int(footer.fields["blocks"]), len(footer.sums)) == (0, 0)
 
 
 @given(st.binary(max_size=400))

@@ -13,7 +13,7 @@ import pytest
 
 from spool.errors import NoSpool
 from spool.format.damage import ranges
-from spool.format.segment_format import decode_header
+from spool.format.segment_format import VERSION, decode_header
 from spool.format.wire import Reason
 from spool.fsck.check import Check, Resolved, look_up
 from spool.fsck.finding import Kind, Severity
@@ -149,7 +149,7 @@ def _header(layout: Layout) -> None:
 
 
 def _version(layout: Layout) -> None:
-    rewrite_header(path_of(layout, 1), version=4)
+    rewrite_header(path_of(layout, 1), version=VERSION + 1)
 
 
 def _remove(layout: Layout) -> None:

@@ -27,7 +27,7 @@ def test_every_flipped_bit_is_found(layout: Layout) -> None:
     with path.open("rb") as file:
         footer = read_footer(file.fileno())
     assert footer is not None
-    ends = [frame.offset for frame in frames_of(path)[1:]] + [int(footer[0]["end"])]
+    ends = [frame.offset for frame in frames_of(path)[1:]] + [int(footer.fields["end"])]
     padding = {at for end in ends for at in range(end - 8, end) if not any(data[at:end])}
     places = [at for at in range(len(data)) if at not in padding]
     for at in chance.sample(places, 300):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics
 from spool.format.wire import Reason, encode
+from spool.layout import older
 from spool.marks import discard_file
 from spool.marks.discard_file import (
     HEAD,
@@ -28,7 +29,6 @@ from spool.marks.discard_file import (
     decode_record,
     encode_records,
     lock_of,
-    older,
     read_discard_file,
     read_file,
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dispatch.embedded import EmbeddedKafka
+from spool.format.segment_format import VERSION
 from spool.format.wire import encode
 from spool.layout import Layout
 from tests.cli.program import run
@@ -142,7 +143,7 @@ def test_what_is_refused(good: Good, home: Path, tmp_path: Path) -> None:
     for arguments, code, words in (
         (["repair", "--spool", tmp_path], 3, "holds no spool"),
         (["reindex", "--spool", tmp_path], 3, "holds no spool"),
-        (["repair", "--spool", layout.directory, "--apply"], 1, "format version 4"),
+        (["repair", "--spool", layout.directory, "--apply"], 1, f"format version {VERSION + 1}"),
         (["repair", letter], 1, "is no segment"),
         (["repair", "--spool", layout.directory, "--to", letter], 2, "--to is for a FILE"),
     ):

@@ -1,0 +1,301 @@
+"""The messages that must be in Kafka, as spools say: by footers, the book of sums, and the marks.
+
+A look reads headers, footers and marks, never a message, but for a segment of which some messages were
+discarded: the sums of the others are then read once, when nothing of it waits any more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from pipeline.source.outcomes import Outcomes, Run, plan_with_outcomes
+from pipeline.source.plan import Segment, SpoolPlan
+from spool.errors import BadSpool
+from spool.format.block_sums import NO_SEQUENCES, Blocks, Sequences
+from spool.format.segment_format import SUM, SUM_BITS, SUMS_SINCE, Record
+from spool.format.sums_book import MOST_BYTES, Departed, decode_departed
+from spool.layout import SEGMENT, SENT, Layout, older
+from spool.log.departures import read_sums
+from spool.storage.disk import opened, read_at
+
+
+class Expected(NamedTuple):
+    """The words of one spool. Sequences, but for the blocks."""
+
+    stored: BitMap64
+    """All messages that it has, or had, as far as it knows."""
+    discarded: BitMap64
+    """Those of them that were given up: they need not be in Kafka."""
+    open: BitMap64
+    """Those that are not delivered yet, or of which the marks do not tell."""
+    blocks: Blocks
+    """int64[n], ascending: the blocks of stored messages."""
+    sums: Record
+    """SUM[n]: of the messages of each block that were not discarded, as far as they are known."""
+    whole: npt.NDArray[np.bool_]
+    """bool[n]: whether the sum has all messages of the block that were not discarded."""
+    unknown: npt.NDArray[np.bool_]
+    """bool[n]: whether some of them will never be in it: they are unreadable, or older than format 4."""
+
+    def delivered(self) -> BitMap64:
+        """The messages that must be in Kafka now, or soon."""
+        return self.stored - self.discarded - self.open
+
+    def since(self, begin: int) -> Expected:
+        """The same without the messages before a sequence, and without the block that it is in."""
+        if begin <= 0:
+            return self
+        stored = self.stored.copy()
+        stored.remove_range(0, begin)
+        kept = self.blocks > (begin - 1) >> SUM_BITS
+        return Expected(
+            stored,
+            self.discarded & stored,
+            self.open & stored,
+            self.blocks[kept],
+            self.sums[kept],
+            self.whole[kept],
+            self.unknown[kept],
+        )
+
+
+class SpoolSide(NamedTuple):
+    """One spool, as it was at a look."""
+
+    spool: str
+    """uuid, 32 hexadecimal digits."""
+    host: str
+    directory: str
+    """Its path or address, perhaps with a password."""
+    topics: frozenset[bytes]
+    """Topics that its footers name."""
+    names_all: bool
+    """Whether these are all: False where a footer lists no more, or a segment has none yet."""
+    expected: Expected
+    end: int
+    """No message has this sequence, or one above it."""
+    archived: Expected | None = None
+    """The same for an archive, which has all messages: discarded ones are in the sums, and count as open.
+    None: none was discarded."""
+    begin: int = 0
+    """The first sequence of the oldest segment that the spool still has."""
+
+
+ROW = np.dtype(
+    [
+        ("block", "<i8"),
+        ("stored", "<i8"),
+        ("told", "<i8"),
+        ("lost", "<i8"),
+        ("discarded", "<i8"),
+        ("sum", SUM),
+    ]
+)
+"""Of a block: messages stored; those in runs whose sums are known; those whose sums never will be; discarded
+ones of the former; the sum."""
+
+
+def rows_of(run: Run, sums: Record | None, discarded: Sequences, *, for_good: bool) -> Record:
+    """ROW[blocks] of a run of messages [first, end). `for_good`: without sums, these will never be known."""
+    first, end = run
+    blocks = np.arange(first >> SUM_BITS, ((end - 1) >> SUM_BITS) + 1)
+    rows = np.zeros(len(blocks), ROW)
+    rows["block"] = blocks
+    rows["stored"] = np.minimum(end, (blocks + 1) << SUM_BITS) - np.maximum(first, blocks << SUM_BITS)
+    if sums is None:
+        rows["lost"] = rows["stored"] if for_good else 0
+        return rows
+    # Behind the last readable message a footer has no sum.
+    count = min(len(sums), len(rows))
+    rows["sum"][:count] = sums[:count]
+    rows["told"] = rows["stored"]
+    at, counts = np.unique((discarded >> SUM_BITS) - blocks[0], return_counts=True)
+    rows["discarded"][at] = counts
+    return rows
+
+
+def merge_rows(parts: Sequence[Record]) -> Record:
+    """ROW[blocks], ascending: one for each block of these rows."""
+    rows = np.concatenate([np.empty(0, ROW), *parts])
+    rows = rows[np.argsort(rows["block"], kind="stable")]
+    starts = np.flatnonzero(np.diff(rows["block"], prepend=-1))
+    merged = rows[starts]
+    if len(starts) < len(rows):
+        for name in ("stored", "told", "lost", "discarded"):
+            merged[name] = np.add.reduceat(rows[name], starts)
+        for name in SUM.names or ():
+            merged["sum"][name] = np.add.reduceat(rows["sum"][name], starts)
+    return merged
+
+
+@dataclass(slots=True)
+class _Book:
+    """A book as it was read last."""
+
+    version: object = None
+    rows: Record = field(default_factory=lambda: np.empty(0, ROW))
+    firsts: set[int] = field(default_factory=set)
+    stored: BitMap64 = field(default_factory=BitMap64)
+    discarded: BitMap64 = field(default_factory=BitMap64)
+    untold: BitMap64 = field(default_factory=BitMap64)
+    """Messages of which it is not known whether they were discarded."""
+    all_rows: Record = field(default_factory=lambda: np.empty(0, ROW))
+    """With discarded messages: the book has no sums of segments that had some."""
+
+
+class Spools:
+    """The spools at some paths, which a witness looks at again and again."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = list(paths)
+        self._books: dict[str, _Book] = {}
+        self._sums: dict[tuple[str, int], tuple[int, Record | None]] = {}
+        """By spool and first sequence of a segment with discards: how many, and the sums of the others."""
+
+    def look(self) -> list[SpoolSide]:
+        """All spools that have a segment. Raises NoSpool, BadOption, UnknownVersion, OSError."""
+        return list(self._look())
+
+    def _look(self) -> Iterator[SpoolSide]:
+        seen: set[str] = set()
+        for plan, outcomes in plan_with_outcomes(self._paths):
+            if outcomes is None or plan.spool in seen:
+                continue
+            seen.add(plan.spool)
+            told = [one.footer for one in plan.segments]
+            expected = self._expected(plan, outcomes)
+            yield SpoolSide(
+                plan.spool,
+                plan.parts[-1].host or "",
+                plan.directory,
+                plan.footed,
+                all(told),
+                expected,
+                plan.next_sequence,
+                self._archived(plan, expected),
+                plan.begin,
+            )
+
+    def _expected(self, plan: SpoolPlan, outcomes: Outcomes) -> Expected:
+        book = self._book(plan)
+        stored, discarded, waiting = book.stored.copy(), book.discarded.copy(), book.untold.copy()
+        parts = [book.rows]
+        for run, segment in zip(plan.runs, plan.segments, strict=True):
+            if run[1] <= run[0] or run[0] in book.firsts:
+                continue
+            gone = outcomes.discarded[slice(*np.searchsorted(outcomes.discarded, run))]
+            stored.add_range(*run)
+            discarded.update(gone.tolist())
+            if not outcomes.marked:
+                waiting.add_range(*run)
+            sums = self._segment_sums(plan, segment, run, gone, outcomes)
+            parts.append(rows_of(run, sums, gone, for_good=_is_old(segment)))
+        for run in outcomes.backlog:
+            waiting.add_range(*run)
+        return _told(stored, discarded, waiting & stored, merge_rows(parts))
+
+    def _archived(self, plan: SpoolPlan, expected: Expected) -> Expected | None:
+        """The same for an archive, if it is not equal; footers have the sums of all messages."""
+        if not expected.discarded:
+            return None
+        book = self._book(plan)
+        parts = [book.all_rows]
+        for run, segment in zip(plan.runs, plan.segments, strict=True):
+            if run[1] > run[0] and run[0] not in book.firsts:
+                is_old = _is_old(segment)
+                sums = None if segment.footer is None or is_old else segment.footer.sums
+                parts.append(rows_of(run, sums, NO_SEQUENCES, for_good=is_old))
+        return _told(expected.stored, BitMap64(), expected.open | expected.discarded, merge_rows(parts))
+
+    def _segment_sums(
+        self, plan: SpoolPlan, segment: Segment, run: Run, discarded: Sequences, outcomes: Outcomes
+    ) -> Record | None:
+        """The sums of what was not discarded of a segment; None: not known, or not yet."""
+        if segment.footer is None or _is_old(segment):
+            return None
+        if not len(discarded):
+            return segment.footer.sums
+        if plan.address or any(first < run[1] and end > run[0] for first, end in outcomes.backlog):
+            return None
+        key = plan.spool, run[0]
+        count, sums = self._sums.get(key, (-1, None))
+        if count != len(discarded):
+            sums = _read_sums(plan.layout, run[0], discarded)
+            self._sums[key] = len(discarded), sums
+        return sums
+
+    def _book(self, plan: SpoolPlan) -> _Book:
+        book = self._books.setdefault(plan.spool, _Book())
+        paths = [older(plan.layout.sums), plan.layout.sums]
+        # A mirror of a spool elsewhere is made at each look.
+        version = [_version(path) for path in paths]
+        if book.version != version:
+            book = self._books[plan.spool] = _Book(version)
+            departed = [one for path in paths for one in _read_book(path, bytes.fromhex(plan.spool))]
+            _add(book, {one.first: one for one in reversed(departed)})
+        return book
+
+
+def _told(stored: BitMap64, discarded: BitMap64, waiting: BitMap64, rows: Record) -> Expected:
+    """With the blocks of ROW[blocks]."""
+    known = rows["told"] == rows["stored"]
+    found = rows["sum"]["count"] == rows["stored"] - rows["discarded"]
+    unknown = (rows["lost"] > 0) | (known & ~found)
+    return Expected(stored, discarded, waiting, rows["block"], rows["sum"], known & found, unknown)
+
+
+def _add(book: _Book, departed: dict[int, Departed]) -> None:
+    parts, all_parts = [], []
+    for first, one in sorted(departed.items()):
+        run = first, first + one.messages
+        book.firsts.add(first)
+        book.stored.add_range(*run)
+        if one.discarded is None:
+            book.untold.add_range(*run)
+        else:
+            book.discarded.update(one.discarded.tolist())
+        discarded = NO_SEQUENCES if one.discarded is None else one.discarded
+        parts.append(rows_of(run, one.sums, discarded, for_good=True))
+        sums = one.sums if one.discarded is not None and not len(discarded) else None
+        all_parts.append(rows_of(run, sums, NO_SEQUENCES, for_good=True))
+    book.rows, book.all_rows = merge_rows(parts), merge_rows(all_parts)
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        told = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return told.st_ino, told.st_size, told.st_mtime_ns
+
+
+def _read_book(path: Path, spool: bytes) -> Iterator[Departed]:
+    try:
+        with opened(path) as file:
+            size = min(os.fstat(file.fileno()).st_size, MOST_BYTES)
+            data = read_at(file.fileno(), size, 0)
+    except FileNotFoundError:
+        return
+    for _, segment in decode_departed(spool, data):
+        yield segment
+
+
+def _read_sums(layout: Layout, first: int, discarded: Sequences) -> Record | None:
+    for suffix in (SEGMENT, SENT):
+        try:
+            return read_sums(layout.segment(first, suffix), discarded)[0]
+        except (BadSpool, FileNotFoundError):
+            continue
+    return None
+
+
+def _is_old(segment: Segment) -> bool:
+    return bool(segment.header["version"] < SUMS_SINCE)
