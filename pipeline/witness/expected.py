@@ -22,6 +22,7 @@ from spool.errors import BadSpool
 from spool.format.block_sums import NO_SEQUENCES, Blocks, Sequences
 from spool.format.segment_format import SUM, SUM_BITS, SUMS_SINCE, Record
 from spool.format.sums_book import MOST_BYTES, Departed, decode_departed
+from spool.index.log_end import has_unlisted
 from spool.layout import SEGMENT, SENT, Layout, older
 from spool.log.departures import read_sums
 from spool.storage.disk import opened, read_at
@@ -76,9 +77,9 @@ class SpoolSide(NamedTuple):
     directory: str
     """Its path or address, perhaps with a password."""
     topics: frozenset[bytes]
-    """Topics that its footers name."""
+    """Topics that its footers name, and those that its marks know."""
     names_all: bool
-    """Whether these are all: False where a footer lists no more, or a segment has none yet."""
+    """Whether these are all topics of messages that may be in Kafka."""
     expected: Expected
     end: int
     """No message has this sequence, or one above it."""
@@ -170,14 +171,13 @@ class Spools:
             if outcomes is None or plan.spool in seen:
                 continue
             seen.add(plan.spool)
-            told = [one.footer for one in plan.segments]
             expected = self._expected(plan, outcomes)
             yield SpoolSide(
                 plan.spool,
                 plan.parts[-1].host or "",
                 plan.directory,
-                plan.footed,
-                all(told),
+                plan.footed | {name.encode() for name in outcomes.partitions},
+                _names_all(plan, outcomes),
                 expected,
                 plan.next_sequence,
                 self._archived(plan, expected),
@@ -295,6 +295,15 @@ def _read_sums(layout: Layout, first: int, discarded: Sequences) -> Record | Non
         except (BadSpool, FileNotFoundError):
             continue
     return None
+
+
+def _names_all(plan: SpoolPlan, outcomes: Outcomes) -> bool:
+    """Whether footers and marks name all topics of delivered messages.
+
+    The marks know those whose messages were sent, also of the segment in use, and of segments that are gone.
+    """
+    footers = [one.footer for one in plan.segments if one.footer]
+    return outcomes.marked and not any(map(has_unlisted, footers))
 
 
 def _is_old(segment: Segment) -> bool:

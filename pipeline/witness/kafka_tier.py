@@ -16,7 +16,8 @@ from pipeline.witness.tier import Position, TierState, begin_with
 
 TIER = "kafka"
 """The name of the only tier: `brucectl witness run` and `spark witness` go on with one another's state."""
-ANSWER_S = 15.0
+ANSWER_S, AGAIN_S = 15.0, 1.0
+"""Kafka's time to answer, and when it has not answered before: meanwhile nothing is read of other tiers."""
 SERVERS, PREFIX = "servers", "prefix"
 """Facts of a tier: where it is, and how it names topics."""
 BEGUN_LATE = "begun_late"
@@ -46,6 +47,7 @@ class KafkaTier:
         self._consumer = RecordConsumer(place.properties, place.prefix.encode())
         self._asker = RecordConsumer(uncommitted(place.properties))
         self._assigned: AbstractSet[Position] = frozenset()
+        self._is_away = False
         self._dropped: dict[Position, int] = {}
         """Offsets below which records were dropped, as far as they are counted."""
         self.ends: dict[Position, int] = {}
@@ -64,25 +66,26 @@ class KafkaTier:
         """Find new partitions of these topics, by default all, and the ends. Kafka being away is no error."""
         self.note_positions()
         self.is_fresh = False
+        answer_s = AGAIN_S if self._is_away else ANSWER_S
         try:
-            known = self._consumer.topics_known(ANSWER_S)
+            known = self._consumer.topics_known(answer_s)
             wanted = {
                 (topic, partition)
                 for topic, count in known.items()
                 if topics is None or topic.removeprefix(self._prefix) in topics
                 for partition in range(count)
             }
-            self._assign(wanted)
-            self.ends = {one: high for one, (_, high) in self._asker.ends(ANSWER_S, wanted).items()}
+            self._assign(wanted, answer_s)
+            self.ends = {one: high for one, (_, high) in self._asker.ends(answer_s, wanted).items()}
             self.is_fresh = self.ends.keys() >= wanted
-            self.error = self._consumer.error
+            self.error, self._is_away = self._consumer.error, False
         except Unreachable as error:
-            self.error = str(error)
+            self.error, self._is_away = str(error), True
 
-    def _assign(self, wanted: AbstractSet[Position]) -> None:
+    def _assign(self, wanted: AbstractSet[Position], answer_s: float) -> None:
         """Assign the partitions; where Kafka has dropped what was not read, count it."""
         positions, is_back = self.state.positions, False
-        found = self._consumer.ends(ANSWER_S, wanted)
+        found = self._consumer.ends(answer_s, wanted)
         for one, (low, high) in found.items():
             if one not in positions and low:
                 self.state.facts[BEGUN_LATE] = 1

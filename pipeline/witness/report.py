@@ -122,7 +122,7 @@ class Report:
         if not self.rows:
             return "the witness has not seen these spools yet"
         judged = sum(row.verdict.judged for row in self.rows)
-        found = f"{judged:,} messages judged: "
+        found = f"{counted(judged, 'message')} judged: "
         missing = sum(len(row.verdict.missing) for row in self.rows)
         altered = sum(len(row.verdict.altered) for row in self.rows)
         bad = [f"{missing:,} missing"] if missing else []

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from pipeline.witness.seen import BlockTable, Mask, SpoolSeen
 from spool.format.block_sums import sum_blocks
-from spool.format.message_hash import Words, hash_rows
+from spool.format.message_hash import Words, Xxh, hash_word
 from spool.format.segment_format import SUM_BITS
 from spool.native.digest import xxh64_function
+from spool.native.kernel import kernel
 from spool.native.memory import address_of
 
 UNTIMED = -(2**63)
@@ -206,6 +207,21 @@ class TierState:
 
     def __iter__(self) -> Iterator[SpoolSeen]:
         return iter(self._all)
+
+
+@kernel
+def hash_rows(
+    xxh: Xxh,
+    sequences: Words,
+    contents: Words,
+    sent_ms: Words,
+    words: Words,
+    time_words: Words,
+) -> None:
+    """Write the words of messages whose contents are known by their hash. All are int64[messages]."""
+    for row in range(len(sequences)):
+        words[row] = hash_word(xxh, sequences[row], contents[row])
+        time_words[row] = hash_word(xxh, sent_ms[row], sequences[row])
 
 
 class _Finder:

@@ -173,18 +173,3 @@ def hash_frames(
             datagram += length
             row += 1
     return row
-
-
-@kernel
-def hash_rows(
-    xxh: Xxh,
-    sequences: Words,
-    contents: Words,
-    sent_ms: Words,
-    words: Words,
-    time_words: Words,
-) -> None:
-    """Write the words of messages whose contents are known by their hash. All are int64[messages]."""
-    for row in range(len(sequences)):
-        words[row] = hash_word(xxh, sequences[row], contents[row])
-        time_words[row] = hash_word(xxh, sent_ms[row], sequences[row])

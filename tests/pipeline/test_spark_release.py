@@ -67,6 +67,7 @@ COMMANDS = {
     "drain": ["/nowhere", "--bootstrap-servers", "127.0.0.1:1"],
     "replay": ["/nowhere", "--from", "0", "--bootstrap-servers", "127.0.0.1:1"],
     "run": ["/nowhere", "--bootstrap-servers", "127.0.0.1:1"],
+    "witness": ["/nowhere"],
 }
 EACH = f"""
 import json, sys
@@ -105,7 +106,7 @@ def test_all_commands_are_asked() -> None:
 def test_each_command_says_what_is_missing(tmp_path: Path) -> None:
     """In one sentence, with exit code 2, and before anything else that needs Spark."""
     config = tmp_path / "bruce.toml"
-    config.write_text('[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n')
+    config.write_text('[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n[witness]\ndirectory = "/nowhere"\n')
     done = subprocess.run(
         [sys.executable, "-c", EACH, json.dumps(COMMANDS)],
         cwd="/",

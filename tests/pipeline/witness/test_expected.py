@@ -112,6 +112,20 @@ def test_without_marks_nothing_must_be_there(tmp_path: Path) -> None:
     assert expected.open == expected.stored
 
 
+def test_topics_are_those_of_footers_and_marks(tmp_path: Path) -> None:
+    """A topic of the segment in use is in the marks; without marks they are not known."""
+    spool = SpoolFixture(tmp_path)
+    spool.append([encode(b"new", b"v")])
+    spool.step()
+    paths = Spools([str(spool.layout.directory)])
+    assert [side.names_all for side in paths.look()] == [False]
+    marks = Marks(spool.layout.delivery, SegmentList(spool.layout))
+    marks.commit(Changes(low_watermark=1, partitions={b"new": [(0, 3)]}))
+    marks.close()
+    assert [(side.names_all, side.topics) for side in paths.look()] == [(True, {b"new"})]
+    spool.stop()
+
+
 def test_the_segment_in_use_has_no_sums_yet(tmp_path: Path) -> None:
     """Its blocks are not whole before it is sealed."""
     spool = SpoolFixture(tmp_path, segment_bytes=1 << 17, max_bytes=16 << 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.record_consumer import RecordConsumer
-from pipeline.witness.kafka_tier import BEGUN_LATE, PREFIX, SERVERS, KafkaTier, Place
+from pipeline.witness.kafka_tier import ANSWER_S, BEGUN_LATE, PREFIX, SERVERS, KafkaTier, Place
 from pipeline.witness.state import WitnessState
 from pipeline.witness.tier import Position, TierState
 
@@ -70,6 +71,10 @@ def test_a_cluster_that_is_away_is_no_end(kafka: EmbeddedKafka, state: TierState
         tier.look(None)
         assert not tier.is_fresh
         assert tier.error
+        begun = time.monotonic()
+        tier.look(None)
+        # Other tiers are not read meanwhile.
+        assert time.monotonic() - begun < ANSWER_S
         kafka.up()
         tier.look(None)
         assert (tier.is_fresh, tier.error) == (True, "")

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from pipeline.source.content_hash import hash_contents
 from pipeline.source.fields import to_schema
+from pipeline.witness.tier import hash_rows
 from spool.format.frame import FRAME_AT, ROW
-from spool.format.message_hash import hash_frames, hash_rows
+from spool.format.message_hash import hash_frames
 from spool.format.wire import encode, encode_message
 from spool.native.digest import xxh64_function
 from spool.native.memory import address_of
