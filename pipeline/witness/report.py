@@ -11,7 +11,8 @@
                             "duplicated_runs": [[first, last], ...],
                             "altered_blocks": [[first, last], ...],   the sequences of each such block
                             "uncompared_blocks": [[first, last], ...],
-                            "altered": [sequence, ...] | null}]}],    null: not read again
+                            "altered": [sequence, ...],               by message, and the blocks of which
+                            "unread_blocks": [[first, last], ...]}]}],   that is not known
      "between": [{"spool": uuid, "from": name, "to": name, "missing": n, "runs": [[first, last], ...]}]}
 
 `between` tells where a message went missing: it is there in the tier `from` ("spool": it was delivered), and
@@ -26,12 +27,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from pyroaring import BitMap64
 
 from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.judge import Verdict, judge_tier, ranges
 from pipeline.witness.kafka_tier import PREFIX, SERVERS, Place
-from pipeline.witness.reread import altered_of
+from pipeline.witness.reread import Altered, altered_of
 from pipeline.witness.state import WitnessState
 from spool.format.block_sums import Blocks
 from spool.format.segment_format import BLOCK
@@ -53,8 +55,8 @@ class Row(NamedTuple):
     tier: str
     side: SpoolSide
     verdict: Verdict
-    altered: Sequence[int] | None = None
-    """Messages of the altered blocks that are not as they were stored; None: these were not read again."""
+    again: Altered | None = None
+    """The altered messages; None: the altered blocks were not read again."""
 
 
 class Gap(NamedTuple):
@@ -80,9 +82,9 @@ class Report:
         """Nothing is missing, and nothing altered."""
         return not any(row.verdict.missing or len(row.verdict.altered) for row in self.rows)
 
-    def with_altered(self, found: Iterable[Sequence[int] | None]) -> Report:
+    def with_altered(self, found: Iterable[Altered | None]) -> Report:
         """The report with the altered messages of each row, in order."""
-        rows = [row._replace(altered=one) for row, one in zip(self.rows, found, strict=True)]
+        rows = [row._replace(again=one) for row, one in zip(self.rows, found, strict=True)]
         return replace(self, rows=rows)
 
     def cells(self) -> list[tuple[object, ...]]:
@@ -157,7 +159,7 @@ class Report:
 
 
 def _row_as_json(row: Row) -> dict[str, object]:
-    verdict = row.verdict
+    verdict, again = row.verdict, _again(row)
     return {
         "spool": row.side.spool,
         "host": row.side.host,
@@ -169,7 +171,8 @@ def _row_as_json(row: Row) -> dict[str, object]:
         "duplicated_runs": ranges(verdict.duplicated, MOST_RUNS),
         "altered_blocks": spans(verdict.altered),
         "uncompared_blocks": spans(verdict.uncompared),
-        "altered": None if row.altered is None else list(row.altered),
+        "altered": again.sequences,
+        "unread_blocks": spans(np.array(again.unread, np.int64)),
     }
 
 
@@ -184,11 +187,18 @@ def _lines(row: Row) -> Iterator[str]:
     where = f"{row.side.spool} in {row.tier}"
     if row.verdict.duplicated:
         yield f"{where}: more than once: {shown(row.verdict.duplicated)}"
-    if row.altered:
-        yield f"{where}: altered: {shown(BitMap64(row.altered))}"
-    elif len(row.verdict.altered):
-        blocks = ", ".join(f"{first} to {last}" for first, last in spans(row.verdict.altered)[:SHOWN_RUNS])
-        yield f"{where}: altered: some among {blocks}; they could not be read again, one by one"
+    again = _again(row)
+    if again.sequences:
+        yield f"{where}: altered: {shown(BitMap64(again.sequences))}"
+    if again.unread:
+        runs = spans(np.array(again.unread, np.int64))[:SHOWN_RUNS]
+        blocks = ", ".join(f"{first} to {last}" for first, last in runs)
+        more = ", and more" if len(again.unread) > SHOWN_RUNS else ""
+        yield f"{where}: altered: some among {blocks}{more}; they could not be read again, one by one"
+
+
+def _again(row: Row) -> Altered:
+    return row.again or Altered([], row.verdict.altered.tolist())
 
 
 def spans(blocks: Blocks) -> list[Run]:
@@ -227,13 +237,10 @@ def read_report(directory: Path, paths: Sequence[str], reach: Callable[[str], Ma
     """
     with closing(WitnessState(directory, readonly=True)) as state:
         found = report(state, Spools(paths).look())
-        altered = []
+        altered: list[Altered | None] = []
         for row in found.rows:
             facts = state.tier(row.tier).facts
             place = Place(reach(str(facts[SERVERS])), str(facts[PREFIX])) if SERVERS in facts else None
-            altered.append(_altered(row, place) if len(row.verdict.altered) and place else None)
+            blocks = row.verdict.altered
+            altered.append(altered_of(row.side, blocks, place) if len(blocks) else None)
         return found.with_altered(altered)
-
-
-def _altered(row: Row, place: Place) -> list[int] | None:
-    return altered_of(row.side.directory, row.side.spool, row.verdict.altered, place)

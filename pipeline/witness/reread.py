@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Set as AbstractSet
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap64
 
 from dispatch.errors import Unreachable
 from dispatch.record_consumer import RecordConsumer, Records
 from pipeline.source.fields import CONTENT, to_schema
 from pipeline.source.plan import SpoolPlan, plan_spools
 from pipeline.source.rows import PERMISSIVE, read_part
+from pipeline.witness.expected import SpoolSide
 from pipeline.witness.kafka_tier import ANSWER_S, Place
+from pipeline.witness.seen import numbers_of
 from pipeline.witness.tier import UNTIMED
 from spool.format.block_sums import Blocks
 from spool.format.message_hash import Words
 from spool.format.segment_format import BLOCK, SUM_BITS
 
 SEARCH_S = 60.0
-"""The search for the records of a spool takes no longer."""
+"""The search for the records of a spool in a tier takes no longer."""
 _SCHEMA = to_schema(("sequence", "topic", "timestamp_ms", CONTENT[0]))
 
 
@@ -34,13 +37,24 @@ class Messages(NamedTuple):
     sent_ms: Words
     topics: frozenset[str]
 
+    def of(self, block: int) -> Messages:
+        """Those of one block."""
+        part = slice(*np.searchsorted(self.sequences, (block * BLOCK, (block + 1) * BLOCK)))
+        return Messages(self.sequences[part], self.contents[part], self.sent_ms[part], self.topics)
 
-def read_messages(directory: str, blocks: Blocks) -> Messages | None:
-    """The messages of these blocks; None when a segment that had some of them is gone. Raises OSError."""
-    (plan,) = plan_spools([directory])
-    if not all(_is_there(plan, block) for block in blocks.tolist()):
-        return None
-    found: list[npt.NDArray[np.int64]] = []
+
+class Altered(NamedTuple):
+    """The outcome for some blocks that differ."""
+
+    sequences: list[int]
+    """Messages that are in Kafka otherwise than they were stored, ascending."""
+    unread: list[int]
+    """Blocks of which that is not known: a segment or a record is gone, Kafka is away, or time was over."""
+
+
+def read_messages(plan: SpoolPlan, blocks: Blocks, discarded: BitMap64) -> Messages:
+    """The messages of these blocks but for the discarded ones. Raises JobFailed, OSError."""
+    found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
     topics: set[str] = set()
     for part, (first, end) in zip(plan.parts, plan.runs, strict=True):
         if not ((blocks >= first >> SUM_BITS) & (blocks <= (end - 1) >> SUM_BITS)).any():
@@ -52,68 +66,94 @@ def read_messages(directory: str, blocks: Blocks) -> Messages | None:
             found.append(np.array([column[wanted] for column in columns], np.int64))
             topics.update(rows["topic"].filter(wanted).unique().to_pylist())
     sequences, contents, sent_ms = np.concatenate(found, axis=1)
-    order = np.argsort(sequences)
+    kept = ~np.isin(sequences, numbers_of(discarded & _cover(blocks)))
     # A message with the time 0 goes out with 1, as in spool.format.message_hash.
     sent_ms = np.where(sent_ms == 0, 1, sent_ms)
-    return Messages(sequences[order], contents[order], sent_ms[order], frozenset(topics))
+    order = np.argsort(sequences[kept])
+    return Messages(sequences[kept][order], contents[kept][order], sent_ms[kept][order], frozenset(topics))
 
 
-def _is_there(plan: SpoolPlan, block: int) -> bool:
-    """Whether no segment with messages of a block is gone."""
-    return plan.begin <= block * BLOCK
+def _cover(blocks: Blocks) -> BitMap64:
+    """All sequences of these blocks."""
+    found = BitMap64()
+    for block in blocks.tolist():
+        found.add_range(block * BLOCK, (block + 1) * BLOCK)
+    return found
 
 
-def find_altered(messages: Messages, spool: str, place: Place, answer_s: float) -> list[int] | None:
-    """The sequences of those that are in Kafka otherwise than they were stored.
+class Search:
+    """Finds the records of messages in a cluster, block by block, for SEARCH_S at most."""
 
-    None when not all records of them were found in SEARCH_S, or Kafka has dropped them. Raises Unreachable,
-    BadProperty.
-    """
-    is_found = np.zeros(len(messages.sequences), np.bool_)
-    is_altered = np.zeros(len(messages.sequences), np.bool_)
-    for records in _records(messages, place, answer_s):
-        ours = (records.spool == np.frombuffer(bytes.fromhex(spool), np.uint8)).all(axis=1)
-        sequences = records.sequence[ours]
+    def __init__(self, spool: str, place: Place, topics: AbstractSet[str], answer_s: float) -> None:
+        """Kafka is away when it does not answer in `answer_s`. Raises BadProperty, Unreachable."""
+        self._spool, self._answer_s = np.frombuffer(bytes.fromhex(spool), np.uint8), answer_s
+        self._deadline = time.monotonic() + SEARCH_S
+        self._consumer = RecordConsumer(place.properties, place.prefix.encode())
+        try:
+            known = self._consumer.topics_known(answer_s)
+            named = {place.prefix + topic for topic in topics} | topics
+            self._wanted = {(topic, at) for topic in named & known.keys() for at in range(known[topic])}
+            ends = self._consumer.ends(answer_s, self._wanted)
+        except Unreachable:
+            self.close()
+            raise
+        self._ends = {one: high for one, (_, high) in ends.items()}
+
+    def close(self) -> None:
+        """End the consumer."""
+        self._consumer.close()
+
+    def find(self, messages: Messages) -> list[int] | None:
+        """The altered ones of these messages, which are of one block; None: not all have records.
+
+        Raises Unreachable.
+        """
+        is_found, is_altered = np.zeros((2, len(messages.sequences)), np.bool_)
+        starts = self._consumer.offsets_at(int(messages.sent_ms.min()), self._answer_s, self._wanted)
+        self._consumer.assign(starts)
+        while not is_found.all() and time.monotonic() < self._deadline and self._is_behind():
+            records = self._consumer.consume(1.0)
+            at, differs = self._compare(records, messages)
+            is_found[at] = True
+            is_altered[at[differs]] = True
+        return [int(one) for one in messages.sequences[is_altered]] if is_found.all() else None
+
+    def _compare(self, records: Records, messages: Messages) -> tuple[Words, npt.NDArray[np.bool_]]:
+        """Of the records of these messages: which message each is of, and whether it differs from it."""
+        ours = (records.spool == self._spool).all(axis=1)
+        sequences, times = records.sequence[ours], records.sent_ms[ours]
         at = np.minimum(np.searchsorted(messages.sequences, sequences), len(messages.sequences) - 1)
         known = messages.sequences[at] == sequences
-        at = at[known]
-        times = records.sent_ms[ours][known]
+        at, times = at[known], times[known]
         differs = records.content[ours][known] != messages.contents[at]
         differs |= (times != UNTIMED) & (times != messages.sent_ms[at])
-        is_found[at] = True
-        is_altered[at[differs]] = True
-    if not is_found.all():
-        return None
-    return [int(one) for one in messages.sequences[is_altered]]
+        return at, differs
 
-
-def _records(messages: Messages, place: Place, answer_s: float) -> Iterator[Records]:
-    """The records from the time of the first of these messages on, for SEARCH_S at most."""
-    deadline = time.monotonic() + SEARCH_S
-    with closing(RecordConsumer(place.properties, place.prefix.encode())) as consumer:
-        known = consumer.topics_known(answer_s)
-        named = {place.prefix + topic for topic in messages.topics} | messages.topics
-        wanted = {(topic, at) for topic in named & known.keys() for at in range(known[topic])}
-        ends = {one: high for one, (_, high) in consumer.ends(answer_s, wanted).items()}
-        starts = consumer.offsets_at(int(messages.sent_ms.min()), answer_s, wanted)
-        consumer.assign(starts)
-        while time.monotonic() < deadline and _is_behind(consumer.positions, ends):
-            yield consumer.consume(1.0)
-
-
-def _is_behind(positions: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int]) -> bool:
-    return any(position < ends.get(one, 0) for one, position in positions.items())
+    def _is_behind(self) -> bool:
+        return any(position < self._ends.get(one, 0) for one, position in self._consumer.positions.items())
 
 
 def altered_of(
-    directory: str, spool: str, blocks: Blocks, place: Place, *, answer_s: float = ANSWER_S
-) -> list[int] | None:
-    """The altered messages of blocks that differ; None: the spool or Kafka has them no more, or is away.
+    side: SpoolSide, blocks: Blocks, place: Place | None, *, answer_s: float = ANSWER_S
+) -> Altered:
+    """The altered messages of blocks of a spool that differ in a cluster; None: it is no cluster.
 
-    Kafka is away when it does not answer in `answer_s`.
+    Raises JobFailed, OSError.
     """
-    try:
-        messages = read_messages(directory, blocks)
-        return find_altered(messages, spool, place, answer_s) if messages else None
-    except Unreachable:
-        return None
+    (plan,) = plan_spools([side.directory])
+    there = blocks[blocks >= -(-plan.begin // BLOCK)]
+    unread = blocks[blocks < -(-plan.begin // BLOCK)].tolist()
+    if place is None or not len(there):
+        return Altered([], blocks.tolist())
+    messages = read_messages(plan, there, side.expected.discarded)
+    sequences: list[int] = []
+    left = there.tolist()
+    with suppress(Unreachable), closing(Search(side.spool, place, messages.topics, answer_s)) as search:
+        while left:
+            found = search.find(messages.of(left[0]))
+            block = left.pop(0)
+            if found is None:
+                unread.append(block)
+            else:
+                sequences += found
+    return Altered(sequences, sorted([*unread, *left]))

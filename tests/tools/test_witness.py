@@ -101,6 +101,7 @@ def row_of(truth: Truth) -> dict[str, Any]:
         "altered_blocks": truth.altered_blocks,
         "uncompared_blocks": [],
         "altered": truth.altered.tolist(),
+        "unread_blocks": [],
     }
 
 
@@ -143,7 +144,9 @@ WRONG: dict[str, Spoil] = {
     "block": lambda found: found["tiers"][1]["spools"][0]["altered_blocks"].pop(),
     "uncompared": lambda found: found["tiers"][1]["spools"][0]["uncompared_blocks"].append([0, 4095]),
     "altered": lambda found: found["tiers"][1]["spools"][0]["altered"].append(1),
-    "not read again": lambda found: found["tiers"][1]["spools"][0].update(altered=None),
+    "not read again": lambda found: found["tiers"][1]["spools"][0].update(
+        altered=[], unread_blocks=[[0, BLOCK - 1]]
+    ),
     "between": lambda found: found["between"][1].update({"from": "spool"}),
 }
 
@@ -164,7 +167,8 @@ def test_blocks_are_enough_of_a_spool_whose_segments_left(tmp_path: Path) -> Non
     """Single messages cannot be named then."""
     found, truths, records = audit()
     for tier in found["tiers"]:
-        tier["spools"][0]["altered"] = None
+        row = tier["spools"][0]
+        row.update(altered=[], unread_blocks=row["altered_blocks"])
     evidence = Evidence(tmp_path / "evidence", heading={})
     Judge(evidence, truths, {SPOOL.hex(): "host"}).judge(found, records, [])
     assert evidence.violations == []

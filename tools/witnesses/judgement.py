@@ -99,10 +99,12 @@ class Judge:
             self._same(f"{what} sequences of {where}", row[f"{what}_runs"], runs_of(sequences))
         self._same(f"altered blocks of {where}", row["altered_blocks"], truth.altered_blocks)
         self._same(f"uncompared blocks of {where}", row["uncompared_blocks"], [])
-        # Message by message, where the spool has them all; else the blocks alone.
-        if is_whole or row["altered"] is not None:
-            found = row["altered"] or []
-            self._same(f"altered messages of {where}", found, truth.altered.tolist())
+        # Message by message, where the spool has them all; else as far as it has them.
+        unread = [first // BLOCK for first, _ in row["unread_blocks"]]
+        if is_whole:
+            self._same(f"blocks of {where} that were not read again", unread, [])
+        told = truth.altered[~np.isin(truth.altered // BLOCK, unread)]
+        self._same(f"altered messages of {where}", row["altered"], told.tolist())
 
     def _judge_between(self, between: Sequence[Mapping[str, Any]], tiers: Sequence[str]) -> None:
         wanted = {}

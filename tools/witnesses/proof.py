@@ -329,7 +329,7 @@ class Proof:
         self._evidence.expect(not any(row["altered"] for row in rows), text)
         told = [row for tier in audit["tiers"] for row in tier["spools"]]
         for row, before in zip(rows, told, strict=True):
-            row["altered"] = before["altered"]
+            row.update({name: before[name] for name in ("altered", "unread_blocks")})
         self._evidence.record("empty", found)
         self._evidence.expect(found == audit, "the witness says something else when Kafka has no records")
         watcher.end(signal.SIGTERM)

@@ -9,6 +9,7 @@ from pyroaring import BitMap64
 from pipeline.witness.expected import Expected, SpoolSide
 from pipeline.witness.judge import Verdict
 from pipeline.witness.report import Report, Row, gaps, shown
+from pipeline.witness.reread import Altered
 from spool.format.segment_format import SUM
 
 NOTHING = np.empty(0, np.int64)
@@ -88,7 +89,7 @@ def test_sentences_name_messages() -> None:
         row("west", [], altered=np.array([1])),
     ]
     report = Report([("east", 5, 2), ("west", 5, 0)], rows, list(gaps(("east", "west"), rows)))
-    text = list(report.with_altered([None, [5000]]).lines())
+    text = list(report.with_altered([None, Altered([5000], [])]).lines())
     assert text == [
         "east: Kafka dropped 2 offsets before the witness had read them; messages may be missing for that",
         "aa: 4 messages missing between spool and east: 1 to 3, 9",
@@ -108,7 +109,8 @@ def test_the_document_has_all_of_it() -> None:
     (spool,) = tier["spools"]
     assert (found["version"], found["sound"], tier["records"], tier["skipped"]) == (1, False, 5, 2)
     assert (spool["missing"], spool["missing_runs"]) == (2, [(1, 2)])
-    assert (spool["altered_blocks"], spool["altered"]) == ([(4096, 8191)], None)
+    assert (spool["altered_blocks"], spool["altered"]) == ([(4096, 8191)], [])
+    assert spool["unread_blocks"] == [(4096, 8191)]
     assert found["between"] == [
         {"spool": "aa", "from": "spool", "to": "east", "missing": 2, "runs": [(1, 2)]}
     ]

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyroaring import BitMap64
 
+from pipeline.source.plan import plan_spools
+from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.kafka_tier import Place
-from pipeline.witness.reread import altered_of, read_messages
+from pipeline.witness.reread import Altered, altered_of, read_messages
 from spool.format.segment_format import BLOCK
 from spool.format.wire import encode
 from tests.pipeline.witness.spools import leave
@@ -27,34 +30,40 @@ def spool(tmp_path: Path) -> SpoolFixture:
     return spool
 
 
+def side_of(spool: SpoolFixture) -> SpoolSide:
+    """As a witness sees it."""
+    (side,) = Spools([str(spool.layout.directory)]).look()
+    return side
+
+
 def test_messages_are_those_of_the_blocks(spool: SpoolFixture) -> None:
-    """Over segments, with the hashes that the independent reader has, and their topics."""
-    found = read_messages(str(spool.layout.directory), np.array([0, 2]))
-    assert found is not None
-    wanted = [*range(BLOCK), *range(2 * BLOCK, 3 * BLOCK)]
+    """Over segments, with the hashes that the independent reader has, and their topics; without discards."""
+    (plan,) = plan_spools([str(spool.layout.directory)])
+    found = read_messages(plan, np.array([0, 2]), BitMap64([1, BLOCK + 1]))
+    wanted = [0, *range(2, BLOCK), *range(2 * BLOCK, 3 * BLOCK)]
     assert found.sequences.tolist() == wanted
     assert found.sent_ms.tolist() == [max(one, 1) for one in wanted]
     assert found.topics == {"t0", "t1", "t2"}
+    assert found.of(2).sequences.tolist() == list(range(2 * BLOCK, 3 * BLOCK))
     datagrams = dict(message for segment in spool.segments() for message in segment.messages())
-    for at in (0, 1, BLOCK - 1, BLOCK, 2 * BLOCK - 1):
+    for at in (0, 1, BLOCK - 1, BLOCK, 2 * BLOCK - 2):
         message = plain.parse_datagram(datagrams[wanted[at]])
         assert isinstance(message, plain.Message)
         assert int(found.contents[at]) % (1 << 64) == plain.content(message)
 
 
-def test_of_a_segment_that_is_gone_there_are_none(spool: SpoolFixture) -> None:
-    """A block that began in it cannot be compared message by message any more; the others can."""
-    for first, suffix in spool.layout.list_segments():
-        path = spool.layout.segment(first, suffix)
-        if suffix == ".sent":
-            path.rename(path.with_suffix(".seg"))
+def test_of_a_segment_that_is_gone_nothing_is_known(spool: SpoolFixture) -> None:
+    """A block that began in it cannot be compared message by message any more; Kafka is not asked."""
     leave(spool, 1)
-    directory = str(spool.layout.directory)
-    assert read_messages(directory, np.array([0])) is None
-    assert read_messages(directory, np.array([2])) is not None
-
-
-def test_a_cluster_that_is_away_tells_nothing(spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block is altered; which message is not known now."""
+    side = side_of(spool)
+    assert side.begin > 0
     place = Place({"bootstrap.servers": "127.0.0.1:1"})
-    assert altered_of(str(spool.layout.directory), "ab" * 16, np.array([0]), place, answer_s=0.2) is None
+    assert altered_of(side, np.array([0]), place) == Altered([], [0])
+
+
+def test_a_cluster_that_is_away_tells_nothing(spool: SpoolFixture) -> None:
+    """The block is altered; which message is not known now. An archive is no cluster."""
+    side, blocks = side_of(spool), np.array([0, 2])
+    place = Place({"bootstrap.servers": "127.0.0.1:1"})
+    assert altered_of(side, blocks, place, answer_s=0.2) == Altered([], [0, 2])
+    assert altered_of(side, blocks, None) == Altered([], [0, 2])
