@@ -23,13 +23,17 @@ from dispatch.header_names import HEADER_BYTES, HEADER_NAME
 from dispatch.options import demand_credentials
 from dispatch.timing import CONSUMER_ANSWER_S, CONSUMER_POLL_S
 
-_SETTINGS = {
+ALONE = {
     "group.id": "bruce-reader",  # never joined: partitions are assigned
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "enable.partition.eof": "true",
-    "isolation.level": "read_committed",
     "auto.offset.reset": "earliest",
+}
+"""The properties of a consumer that leaves no trace."""
+_SETTINGS = {
+    **ALONE,
+    "isolation.level": "read_committed",
     # Every reader knows where it ends: a broker would wait there for half a second, with the next partition.
     "fetch.wait.max.ms": "10",
     # librdkafka would look again a second after its queue was full, which a reader empties in a third of it.

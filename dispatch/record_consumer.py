@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from dispatch.consumer import ALONE
 from dispatch.diagnosis import KafkaError, catch_verify_errors, explain_errors, verify_error_of
 from dispatch.errors import BadProperty, Unreachable
 from dispatch.header_names import HEADER_BYTES, HEADER_NAME
@@ -73,13 +74,6 @@ _DEFAULTS = {
     # Nothing about brokers that fail: `error` says that once.
     "log_level": "2",
     "enable.metrics.push": "false",
-}
-_SETTINGS = {
-    "group.id": "bruce-reader",  # never joined: partitions are assigned
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    "auto.offset.reset": "earliest",
 }
 _NAMES = ("utf-8", "surrogateescape")
 """The encoding of topics' names."""
@@ -424,7 +418,7 @@ def _open(library: Library, properties: Mapping[str, str], callback: Any) -> int
     demand_credentials(properties)
     conf = library.conf_new()
     try:
-        set_properties(library.conf_set, conf, {**_DEFAULTS, **properties, **_SETTINGS})
+        set_properties(library.conf_set, conf, {**_DEFAULTS, **properties, **ALONE})
     except BadProperty:
         library.conf_destroy(conf)
         raise

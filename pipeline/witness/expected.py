@@ -7,6 +7,7 @@ discarded: the sums of the others are then read once, when nothing of it waits a
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,11 +194,14 @@ class Spools:
                 continue
             gone = outcomes.discarded[slice(*np.searchsorted(outcomes.discarded, run))]
             stored.add_range(*run)
-            discarded.update(gone.tolist())
+            # As plain numbers they would take many times as long.
+            discarded.update(array("Q", gone.tobytes()))
             if not outcomes.marked:
                 waiting.add_range(*run)
             sums = self._segment_sums(plan, segment, run, gone, outcomes)
             parts.append(rows_of(run, sums, gone, for_good=_is_old(segment)))
+        there = {first for first, _ in plan.runs}
+        self._sums = {at: one for at, one in self._sums.items() if at[0] != plan.spool or at[1] in there}
         for run in outcomes.backlog:
             waiting.add_range(*run)
         return _told(stored, discarded, waiting & stored, merge_rows(parts))

@@ -68,8 +68,9 @@ class Departures:
                 self._end = _end_of(fd, self._spool)
             if self._end and self._end + len(data) > self._most:
                 os.rename(book, older(book))
-                os.close(fd)
-                fd, self._end = open_or_make(book), 0
+                full, self._end = fd, 0
+                fd = open_or_make(book)
+                os.close(full)
             reserve(fd, self._end, len(data))
             write_at(fd, data, self._end)
             reach("sums.written")
