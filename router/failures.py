@@ -79,14 +79,19 @@ class Bisection:
     """Messages in that group, at most."""
     refused: int = 0
     """Refused since it went out."""
+    gave_up: bool = False
+    """Whether it was one message, refused for good."""
 
     def next_group(self, first: int) -> int:
-        """How many may go, `first` being the first: half of what was refused, or twice what was not."""
+        """How many may go, `first` being the first: half of what was refused, or twice what was not.
+
+        Behind a message that was given up the next one goes alone, too: bad ones often come together.
+        """
         if self.refused:
             self.limit = max(1, self.refused // 2)
-        elif first != self.first:
+        elif first != self.first and not self.gave_up:
             self.limit *= 2
-        self.first, self.refused = first, 0
+        self.first, self.refused, self.gave_up = first, 0, False
         return self.limit
 
 
@@ -163,7 +168,7 @@ class Failures:
         now = time.time_ns() // 1_000_000
         bisection = self._bisections.setdefault(flat, Bisection())
         if bisection.alone == sequence:
-            bisection.alone, bisection.refused = -1, 0
+            bisection.alone, bisection.refused, bisection.gave_up = -1, 0, True
             return bisection.candidates.pop(sequence, now)
         bisection.candidates.setdefault(sequence, now)
         bisection.refused += 1

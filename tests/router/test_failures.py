@@ -126,6 +126,22 @@ def test_many_bad_records(bench: Bench) -> None:
     assert bench.discarded() == expected
 
 
+def test_bad_records_in_a_row(bench: Bench) -> None:
+    """Each takes one round, once the first is known: more of them would fill the spool behind them."""
+    bench.send([(b"a", 1, POISON)] * 60)
+    refusals = 0
+    for _ in range(200):
+        bench.step()
+        refusals += any(bench.pool.queues.values())
+        bench.answer()
+        bench.clock.now += 0.6
+        if bench.acks.low_watermark == 60:
+            break
+    bench.router.commit()
+    assert len(bench.discarded()) == 60
+    assert refusals < 60 + 10
+
+
 def test_a_producer_that_is_finished_is_replaced(bench: Bench) -> None:
     """Its last reports are waited for; what has none is sent again by a new one, in order, and at once."""
     bench.send(keys(30))
