@@ -166,9 +166,7 @@ class SparkTier(KafkaTier):
         if any(positions.get((one.topic, one.partition)) != one.start for one in piece.ranges):
             self._fits = False
             return 0
-        if not self.state.knows(piece.spools, piece.sequences):
-            meet()
-        self.state.absorb(piece.spools, piece.sequences, piece.contents, piece.sent_ms)
+        self.state.absorb(piece.spools, piece.sequences, piece.contents, piece.sent_ms, meet)
         positions.update({(one.topic, one.partition): one.end for one in piece.ranges})
         self._failures = 0
         return len(piece.sequences)

@@ -87,7 +87,8 @@ def audit(
     With --witness it reads nothing of Kafka, but asks the witness (`brucectl witness run`), in [witness]
     directory: by tier what is missing, there more than once, or altered, also where retention has taken it
     from both sides, and between which tiers it went missing. Of a block of 4,096 messages that is altered,
-    it compares the messages one by one, if spool and Kafka still have them.
+    it compares the messages one by one, if spool and Kafka still have them. Exits 3 when nothing is wrong
+    as far as it goes, but the witness has stopped, or does not watch one of these spools.
 
     With --json one document of version 1; bruce-json(5) has it. Needs bruce-spool[query], with --witness
     bruce-spool[witness].

@@ -74,7 +74,7 @@ def run(spools: Spools = None, *, tier: Tiers = None, late: Late = 60.0, config:
 
 def audit_by_witness(settings: Config, paths: list[str], *, as_json: bool) -> NoReturn:
     """Print what the witness has found, and exit as it says."""
-    from cli.terminal.errors import FINE, FOUND
+    from cli.terminal.errors import FINE, FOUND, UNREACHABLE
     from cli.terminal.output import show_json, show_rows
 
     directory = directory_of(settings)
@@ -89,7 +89,7 @@ def audit_by_witness(settings: Config, paths: list[str], *, as_json: bool) -> No
         show_rows(("tier", "spool", "host", *COUNTS), report.cells(), spare=("host",))
         for line in report.lines():
             typer.echo(line)
-    raise typer.Exit(FINE if report.sound else FOUND)
+    raise typer.Exit((FINE if report.tells_all else UNREACHABLE) if report.sound else FOUND)
 
 
 def directory_of(settings: Config) -> Path:

@@ -51,7 +51,7 @@ MEANINGS = {
     FINE: "Fine.",
     FOUND: "Found something wrong.",
     USAGE: "Bad usage or configuration.",
-    UNREACHABLE: "Not reachable: no daemon, no spool, or no Kafka.",
+    UNREACHABLE: "Not reachable: no daemon, no spool, no Kafka, or no witness at work.",
     UNFINISHED: "Began, and could not be finished: what was found by then counts for nothing.",
     DEFECT: "A defect of bruce: please report the traceback.",
     INTERRUPTED: "Interrupted by Control-C. Commands that go on until then end with 0.",

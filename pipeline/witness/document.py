@@ -28,6 +28,11 @@ from typing import NamedTuple
 
 VERSION = 1
 NAME = "witness.json"
+STALE_S = 300.0
+"""A document that is older is of a witness that has stopped."""
+_MOST_BYTES = 8 << 20
+_MOST_S = 253_402_300_800
+"""The year 10,000."""
 
 
 class SpoolRow(NamedTuple):
@@ -64,3 +69,13 @@ def write_document(directory: Path, tiers: Sequence[TierRow]) -> None:
     fresh = directory / f"{NAME}.tmp"
     fresh.write_text(text + "\n")
     os.replace(fresh, directory / NAME)
+
+
+def written_at(directory: Path) -> float | None:
+    """When the document in a directory was written, seconds since the epoch; None: there is none to read."""
+    try:
+        with (directory / NAME).open("rb") as file:
+            written_s = float(json.loads(file.read(_MOST_BYTES))["written_s"])
+            return written_s if 0 <= written_s < _MOST_S else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

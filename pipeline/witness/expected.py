@@ -6,6 +6,7 @@ discarded: the sums of the others are then read once, when nothing of it waits a
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +23,13 @@ from pipeline.source.plan import Segment, SpoolPlan
 from spool.errors import BadSpool
 from spool.format.block_sums import NO_SEQUENCES, Blocks, Sequences
 from spool.format.segment_format import SUM, SUM_BITS, SUMS_SINCE, Record
-from spool.format.sums_book import MOST_BYTES, Departed, decode_departed
+from spool.format.sums_book import MOST_BYTES, MOST_MESSAGES, MOST_SEQUENCE, Departed, decode_departed
 from spool.index.log_end import has_unlisted
 from spool.layout import SEGMENT, SENT, Layout, older
 from spool.log.departures import read_sums
 from spool.storage.disk import opened, read_at
+
+log = logging.getLogger("bruce.witness")
 
 
 class Expected(NamedTuple):
@@ -190,7 +193,7 @@ class Spools:
         stored, discarded, waiting = book.stored.copy(), book.discarded.copy(), book.untold.copy()
         parts = [book.rows]
         for run, segment in zip(plan.runs, plan.segments, strict=True):
-            if run[1] <= run[0] or run[0] in book.firsts:
+            if not _is_possible(run) or run[0] in book.firsts:
                 continue
             gone = outcomes.discarded[slice(*np.searchsorted(outcomes.discarded, run))]
             stored.add_range(*run)
@@ -213,7 +216,7 @@ class Spools:
         book = self._book(plan)
         parts = [book.all_rows]
         for run, segment in zip(plan.runs, plan.segments, strict=True):
-            if run[1] > run[0] and run[0] not in book.firsts:
+            if _is_possible(run) and run[0] not in book.firsts:
                 is_old = _is_old(segment)
                 sums = None if segment.footer is None or is_old else segment.footer.sums
                 parts.append(rows_of(run, sums, NO_SEQUENCES, for_good=is_old))
@@ -248,6 +251,11 @@ class Spools:
         return book
 
 
+def _is_possible(run: Run) -> bool:
+    """Whether a segment may have these messages: headers of a copy may say anything."""
+    return 0 < run[1] - run[0] <= MOST_MESSAGES and run[1] <= MOST_SEQUENCE
+
+
 def _told(stored: BitMap64, discarded: BitMap64, waiting: BitMap64, rows: Record) -> Expected:
     """With the blocks of ROW[blocks]."""
     known = rows["told"] == rows["stored"]
@@ -265,7 +273,7 @@ def _add(book: _Book, departed: dict[int, Departed]) -> None:
         if one.discarded is None:
             book.untold.add_range(*run)
         else:
-            book.discarded.update(one.discarded.tolist())
+            book.discarded.update(array("Q", one.discarded.tobytes()))
         discarded = NO_SEQUENCES if one.discarded is None else one.discarded
         parts.append(rows_of(run, one.sums, discarded, for_good=True))
         sums = one.sums if one.discarded is not None and not len(discarded) else None
@@ -276,20 +284,23 @@ def _add(book: _Book, departed: dict[int, Departed]) -> None:
 def _version(path: Path) -> tuple[int, int, int] | None:
     try:
         told = os.stat(path)
-    except FileNotFoundError:
+    except OSError:
         return None
     return told.st_ino, told.st_size, told.st_mtime_ns
 
 
 def _read_book(path: Path, spool: bytes) -> Iterator[Departed]:
+    """The records of a book; none, and a log line, when it cannot be read: others' spools have theirs."""
     try:
         with opened(path) as file:
             size = min(os.fstat(file.fileno()).st_size, MOST_BYTES)
             data = read_at(file.fileno(), size, 0)
     except FileNotFoundError:
         return
-    for _, segment in decode_departed(spool, data):
-        yield segment
+    except OSError as error:
+        log.warning("%s; messages that have left this spool are not judged", error)
+        return
+    yield from decode_departed(spool, data)
 
 
 def _read_sums(layout: Layout, first: int, discarded: Sequences) -> Record | None:

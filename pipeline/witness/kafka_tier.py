@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from pyroaring import BitMap64
 
+from dispatch.cluster_identity import identity_of
 from dispatch.errors import Unreachable
 from dispatch.record_consumer import RecordConsumer
+from pipeline.errors import JobFailed
 from pipeline.kafka.ends import uncommitted
 from pipeline.witness.expected import SpoolSide
-from pipeline.witness.tier import Position, TierState, begin_with
+from pipeline.witness.tier import Position, TierState, begin_with, is_begun
+
+log = logging.getLogger("bruce.witness")
 
 TIER = "kafka"
 """The name of the only tier: `brucectl witness run` and `spark witness` go on with one another's state."""
@@ -20,6 +25,8 @@ ANSWER_S, AGAIN_S = 15.0, 1.0
 """Kafka's time to answer, and when it has not answered before: meanwhile nothing is read of other tiers."""
 SERVERS, PREFIX = "servers", "prefix"
 """Facts of a tier: where it is, and how it names topics."""
+CLUSTER, TOPIC = "cluster", "topic:"
+"""Facts of a tier: the cluster's id, and before a topic's name, the id of the topic."""
 BEGUN_LATE = "begun_late"
 """A fact of a tier: Kafka had dropped records before the witness read it for the first time."""
 
@@ -42,7 +49,7 @@ class KafkaTier:
 
     def __init__(self, state: TierState, place: Place) -> None:
         """Raises BadProperty."""
-        self.state, self._prefix = state, place.prefix
+        self.state, self._prefix, self._properties = state, place.prefix, place.properties
         state.facts.update({SERVERS: place.properties.get("bootstrap.servers", ""), PREFIX: place.prefix})
         self._consumer = RecordConsumer(place.properties, place.prefix.encode())
         self._asker = RecordConsumer(uncommitted(place.properties))
@@ -63,7 +70,10 @@ class KafkaTier:
         return sum(max(0, end - positions.get(one, 0)) for one, end in self.ends.items())
 
     def look(self, topics: AbstractSet[str] | None) -> None:
-        """Find new partitions of these topics, by default all, and the ends. Kafka being away is no error."""
+        """Find new partitions of these topics, by default all, and the ends. Kafka being away is no error.
+
+        Raises JobFailed when it is another cluster than before.
+        """
         self.note_positions()
         self.is_fresh = False
         answer_s = AGAIN_S if self._is_away else ANSWER_S
@@ -84,22 +94,52 @@ class KafkaTier:
 
     def _assign(self, wanted: AbstractSet[Position], answer_s: float) -> None:
         """Assign the partitions; where Kafka has dropped what was not read, count it."""
-        positions, is_back = self.state.positions, False
-        found = self._consumer.ends(answer_s, wanted)
+        positions, found = self.state.positions, self._consumer.ends(answer_s, wanted)
+        is_shorter = any(positions.get(one, 0) > high for one, (_, high) in found.items())
+        if not is_shorter and found.keys() == self._assigned:
+            self._count_dropped(found)
+            return
+        self._identify({topic for topic, _ in found}, answer_s)
         for one, (low, high) in found.items():
-            if one not in positions and low:
-                self.state.facts[BEGUN_LATE] = 1
-            position = positions.setdefault(one, low)
-            read_to = max(position, self._dropped.get(one, 0))
-            if position > high:
-                # The topic was made again.
-                positions[one], is_back = low, True
-            elif low > read_to:
+            if one not in positions:
+                positions[one] = low
+                if low:
+                    self.state.facts[BEGUN_LATE] = 1
+            elif positions[one] > high:
+                # The same topic ends earlier when a broker that had less became its leader.
+                positions[one] = high if TOPIC + one[0] in self.state.facts else low
+        self._count_dropped(found)
+        self._assigned = found.keys()
+        self._read_from({one: positions[one] for one in found})
+
+    def _count_dropped(self, found: Mapping[Position, tuple[int, int]]) -> None:
+        """Count the offsets below the first one of a partition that were never read."""
+        for one, (low, _) in found.items():
+            read_to = max(self.state.positions[one], self._dropped.get(one, 0))
+            if low > read_to:
                 self.state.skipped += low - read_to
                 self._dropped[one] = low
-        if is_back or found.keys() != self._assigned:
-            self._assigned = found.keys()
-            self._read_from({one: positions[one] for one in found})
+
+    def _identify(self, topics: AbstractSet[str], answer_s: float) -> None:
+        """Note the ids of the cluster and of these topics; forget how far others of the same name were read.
+
+        Raises JobFailed, Unreachable.
+        """
+        facts, found = self.state.facts, identity_of(self._properties, topics, answer_s)
+        if found.cluster and facts.setdefault(CLUSTER, found.cluster) != found.cluster:
+            raise JobFailed(
+                f"tier {self.state.name}: {facts[SERVERS]} is another cluster ({found.cluster}) than the one "
+                f"that was read before ({facts[CLUSTER]}): give it a tier of another name"
+            )
+        for topic, one in found.topics.items():
+            if facts.setdefault(TOPIC + topic, one) != one:
+                log.warning(
+                    "%s: topic %s was made again: it is read from its beginning", self.state.name, topic
+                )
+                facts[TOPIC + topic] = one
+                for at in [at for at in self.state.positions if at[0] == topic]:
+                    del self.state.positions[at]
+                    self._dropped.pop(at, None)
 
     def _read_from(self, offsets: Mapping[Position, int]) -> None:
         """Read these partitions, and no others, from these offsets on."""
@@ -108,8 +148,7 @@ class KafkaTier:
     def read(self, timeout_s: float, meet: Callable[[], None]) -> int:
         """Take in a burst, or wait so long for one; how many records it had. Kafka being away is no error.
 
-        `meet` is called before records of new spools, or of sequences far from the known ones, are taken in:
-        the state should know of them by then.
+        `meet` is called before records of news are taken in (`TierState.absorb`).
         """
         try:
             found = self._consumer.consume(timeout_s)
@@ -117,9 +156,7 @@ class KafkaTier:
             self.error = str(error)
             return 0
         if len(found.sequence):
-            if not self.state.knows(found.spool, found.sequence):
-                meet()
-            self.state.absorb(found.spool, found.sequence, found.content, found.sent_ms)
+            self.state.absorb(found.spool, found.sequence, found.content, found.sent_ms, meet)
         return len(found.sequence)
 
     def note_positions(self) -> None:
@@ -127,15 +164,23 @@ class KafkaTier:
         self.state.positions.update(self._consumer.positions)
 
     def is_behind(self, ends: Mapping[Position, int]) -> bool:
-        """Whether any partition is not read up to these ends."""
-        positions = self.state.positions
-        return any(positions.get(one, 0) < end for one, end in ends.items())
+        """Whether any partition is not read up to these ends, or to its present one if that is earlier.
 
-    def begin(self, side: SpoolSide, *, is_new: bool) -> None:
+        A partition that is gone, or that is not read any more, is not waited for.
+        """
+        positions = self.state.positions
+        return not self.is_fresh or any(
+            positions.get(one, 0) < min(end, self.ends.get(one, 0)) for one, end in ends.items()
+        )
+
+    def begin(self, side: SpoolSide) -> None:
         """Judge a spool from its beginning, or from now on if Kafka's is gone."""
-        if is_new and self.state.facts.get(BEGUN_LATE):
-            waiting = side.expected.open
-            begin_with(self.state, side.spool, waiting.min() if len(waiting) else side.end)
+        if not self.is_fresh or is_begun(self.state, side.spool):
+            return
+        first, waiting = 0, side.expected.open
+        if self.state.facts.get(BEGUN_LATE):
+            first = waiting.min() if waiting else side.end
+        begin_with(self.state, side.spool, first)
 
     def due(self, spool: str, delivered: BitMap64) -> BitMap64:  # noqa: ARG002  (some tiers know more)
         """All that was delivered must have been seen when the topics are read to their ends."""

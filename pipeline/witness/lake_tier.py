@@ -155,7 +155,7 @@ class LakeTier:
     def read(self, timeout_s: float, meet: Callable[[], None]) -> int:
         """Take in some rows, or wait so long if there are none; how many they were. No failure is an error.
 
-        `meet` is called before rows of new spools are taken in: the state should know of them by then.
+        `meet` is called before rows of news are taken in (`TierState.absorb`).
         """
         try:
             with explained(self._where):
@@ -216,12 +216,10 @@ class LakeTier:
 
     def _take(self, batch: pa.RecordBatch, meet: Callable[[], None]) -> None:
         rows = columns_of(batch)
-        if not self.state.knows(rows.spools, rows.sequences):
-            meet()
         if not self._changes[0].is_new:
             rows = rows.where(unseen(self.state, rows))
         if len(rows.sequences):
-            self.state.absorb(*rows)
+            self.state.absorb(*rows, meet)
         self.state.facts[ROWS] = int(self.state.facts[ROWS]) + len(batch)
         self._taken += len(batch)
 
@@ -233,7 +231,7 @@ class LakeTier:
         positions = self.state.positions
         return any(positions.get(one, 0) < min(end, self.ends.get(one, end)) for one, end in ends.items())
 
-    def begin(self, side: SpoolSide, *, is_new: bool) -> None:  # noqa: ARG002
+    def begin(self, side: SpoolSide) -> None:
         """Judge a spool from the first message on that the table must have, once that is known.
 
         An archive has all that was in the spool when it began, and all later messages. If the table was read

@@ -2,6 +2,9 @@
 
     {"version": 1,
      "sound": bool,                      nothing is missing or altered
+     "looked": TIME or null,             when the witness last looked
+     "is_current": bool,                 it is at work, or was until a moment ago
+     "unwatched": [uuid, ...],           spools that it does not watch
      "tiers": [{"tier": name,
                 "records": n,            records read so far that name a message
                 "skipped": n,            offsets that Kafka dropped before they were read
@@ -21,6 +24,7 @@ not in the tier `to`, which comes behind it. A message that a later tier has aga
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -30,6 +34,7 @@ from typing import NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
+from pipeline.witness.document import STALE_S, written_at
 from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.judge import Verdict, judge_tier, ranges
 from pipeline.witness.kafka_tier import PREFIX, SERVERS, Place
@@ -37,7 +42,7 @@ from pipeline.witness.reread import Altered, altered_of
 from pipeline.witness.state import WitnessState
 from spool.format.block_sums import Blocks
 from spool.format.segment_format import BLOCK
-from spool.words import counted
+from spool.words import counted, utc
 
 VERSION = 1
 COUNTS = ("judged", "missing", "late", "duplicated", "altered", "uncompared")
@@ -76,6 +81,25 @@ class Report:
     """(name, records, skipped) of each, in order."""
     rows: Sequence[Row]
     gaps: Sequence[Gap] = field(default=())
+    unwatched: Sequence[str] = field(default=())
+    """The uuids of spools that the witness does not watch."""
+    looked_s: float | None = None
+    """When it last looked, in seconds since the epoch; None: nothing tells."""
+
+    @property
+    def looked(self) -> str | None:
+        """When it last looked, as others print times."""
+        return None if self.looked_s is None else utc(int(self.looked_s * 1e9))
+
+    @property
+    def is_current(self) -> bool:
+        """The witness is at work, or was until a moment ago."""
+        return self.looked_s is not None and abs(time.time() - self.looked_s) < STALE_S
+
+    @property
+    def tells_all(self) -> bool:
+        """Nothing that was asked for is left out: of no spool, and of no time."""
+        return bool(self.rows) and not self.unwatched and self.is_current
 
     @property
     def sound(self) -> bool:
@@ -117,25 +141,42 @@ class Report:
             yield f"{gap.spool}: {lost} missing between {gap.before} and {gap.behind}: {shown(gap.missing)}"
         for row in self.rows:
             yield from _lines(row)
+        yield from self._left_out()
         yield self.sentence()
 
     def sentence(self) -> str:
         """The outcome, for people."""
         if not self.rows:
             return "the witness has not seen these spools yet"
-        judged = sum(row.verdict.judged for row in self.rows)
-        found = f"{counted(judged, 'message')} judged: "
-        missing = sum(len(row.verdict.missing) for row in self.rows)
+        judged, late, missing = (
+            sum(numbers)
+            for numbers in zip(
+                *((row.verdict.judged, row.verdict.late, len(row.verdict.missing)) for row in self.rows),
+                strict=True,
+            )
+        )
         altered = sum(len(row.verdict.altered) for row in self.rows)
         bad = [f"{missing:,} missing"] if missing else []
+        bad += [f"{late:,} late"] if late else []
         bad += [f"{counted(altered, 'block')} altered"] if altered else []
-        return found + (", ".join(bad) if bad else "complete") + "."
+        return f"{counted(judged, 'message')} judged: {', '.join(bad) or 'complete'}."
+
+    def _left_out(self) -> Iterator[str]:
+        """Sentences for people: of what nothing is said."""
+        if self.rows and self.unwatched:
+            yield f"not watched: {', '.join(self.unwatched)}: name them to brucectl witness run"
+        if self.rows and not self.is_current:
+            since = f" since {self.looked}" if self.looked else ""
+            yield f"the witness has not looked{since}, and judges nothing later: see brucectl witness run"
 
     def as_json(self) -> dict[str, object]:
         """The document above."""
         return {
             "version": VERSION,
             "sound": self.sound,
+            "looked": self.looked,
+            "is_current": self.is_current,
+            "unwatched": list(self.unwatched),
             "tiers": [
                 {
                     "tier": name,
@@ -214,7 +255,9 @@ def report(state: WitnessState, sides: Sequence[SpoolSide]) -> Report:
         watched = set(tier.spools())
         rows += [Row(name, side, judge_tier(tier, side)) for side in sides if side.spool in watched]
     told = [(name, state.tier(name).records, state.tier(name).skipped) for name in state.tiers()]
-    return Report(told, rows, list(gaps(state.tiers(), rows)))
+    watched = {row.side.spool for row in rows}
+    unwatched = sorted({side.spool for side in sides} - watched)
+    return Report(told, rows, list(gaps(state.tiers(), rows)), unwatched, written_at(state.path.parent))
 
 
 def gaps(tiers: Sequence[str], rows: Sequence[Row]) -> Iterator[Gap]:

@@ -73,6 +73,10 @@ def read_messages(plan: SpoolPlan, blocks: Blocks, discarded: BitMap64) -> Messa
     return Messages(sequences[kept][order], contents[kept][order], sent_ms[kept][order], frozenset(topics))
 
 
+def _count(messages: BitMap64, block: int) -> int:
+    return int(messages.range_cardinality(block * BLOCK, (block + 1) * BLOCK))
+
+
 def _cover(blocks: Blocks) -> BitMap64:
     """All sequences of these blocks."""
     found = BitMap64()
@@ -145,9 +149,14 @@ def altered_of(
     unread = blocks[blocks < -(-plan.begin // BLOCK)].tolist()
     if place is None or not len(there):
         return Altered([], blocks.tolist())
-    messages = read_messages(plan, there, side.expected.discarded)
+    expected = side.expected
+    messages = read_messages(plan, there, expected.discarded)
+    # Damage is passed over: of such a block the altered message may be unreadable here.
+    kept = expected.stored - expected.discarded
+    whole = [len(messages.of(one).sequences) == _count(kept, one) for one in there.tolist()]
+    unread += there[~np.array(whole)].tolist()
     sequences: list[int] = []
-    left = there.tolist()
+    left = there[whole].tolist()
     with suppress(Unreachable), closing(Search(side.spool, place, messages.topics, answer_s)) as search:
         while left:
             found = search.find(messages.of(left[0]))

@@ -7,6 +7,7 @@ that it had after that time. Then it is missing if it was not seen; before, it i
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -31,7 +32,7 @@ LOOK_S = 5.0
 SHARE = 10
 """A look may take this part of the time at most: with hundreds of spools, looks are rarer."""
 MEET_S = 1.0
-"""Between two looks at the spools for records of unknown spools: strangers may send many."""
+"""Least time between two looks at the spools for news in a tier: strangers may send many."""
 WAIT_S = 1.0
 """Longest wait for records."""
 
@@ -57,7 +58,7 @@ class Tier(Protocol):
     def read(self, timeout_s: float, meet: Callable[[], None]) -> int:
         """Take in some records, or wait so long for some; how many they were.
 
-        `meet` is called before the records of spools that the state does not know are taken in.
+        `meet` is called before records of news are taken in (`TierState.absorb`).
         """
 
     def note_positions(self) -> None:
@@ -66,8 +67,8 @@ class Tier(Protocol):
     def is_behind(self, ends: Mapping[Position, int]) -> bool:
         """Whether it is not read up to these ends."""
 
-    def begin(self, side: SpoolSide, *, is_new: bool) -> None:
-        """Say from which message on a spool is judged, once that is known."""
+    def begin(self, side: SpoolSide) -> None:
+        """Say from which message on a watched spool is judged, once that is known. Called behind a look."""
 
     def due(self, spool: str, delivered: BitMap64) -> BitMap64:
         """Those of some delivered messages that must have been seen, now that it is read to an end."""
@@ -138,7 +139,8 @@ class Witness:
         self._state, self._spools, self._late_s, self._clock = state, spools, late_s, clock
         self.watches = [Watch(tier) for tier in tiers]
         self._sides: list[SpoolSide] = []
-        self._met_at = -MEET_S
+        self._meet_at = -math.inf
+        """When it may look at the spools for news in a tier."""
 
     def run(self, stop: Event, look_s: float = LOOK_S) -> None:
         """Work until `stop` is set. Raises BadWitness, NoSpool, OSError."""
@@ -158,11 +160,13 @@ class Witness:
             self.watches[0].tier.read(wait_s / len(self.watches), self._meet)
 
     def _meet(self) -> None:
-        """Look at the spools at once, if that was not done a moment ago: there is news of them in a tier."""
-        if self._clock() - self._met_at >= MEET_S:
-            self._sides, self._met_at = self._spools.look(), self._clock()
+        """Look at the spools at once, if that is not too often: there is news of them in a tier."""
+        begun = self._clock()
+        if begun >= self._meet_at:
+            self._sides = self._spools.look()
             for watch in self.watches:
-                self._begin(watch.tier)
+                self._watch(watch.tier)
+            self._meet_at = self._clock() + max(MEET_S, SHARE * (self._clock() - begun))
 
     def look(self) -> float:
         """Look at the spools and the ends of topics, judge, and write all down.
@@ -171,10 +175,12 @@ class Witness:
         """
         self._sides, asked_s = self._spools.look(), 0.0
         for watch in self.watches:
-            self._begin(watch.tier)
+            self._watch(watch.tier)
             asked = self._clock()
             watch.tier.look(topics_of(self._sides))
             asked_s += self._clock() - asked
+            for side in self._sides:
+                watch.tier.begin(side)
             watch.expect(self._sides, self._clock(), self._late_s)
             watch.judge(self._sides)
             watch.tier.note_positions()
@@ -182,12 +188,8 @@ class Witness:
         write_document(self._state.path.parent, [row_of(watch, self._sides) for watch in self.watches])
         return asked_s
 
-    def _begin(self, tier: Tier) -> None:
-        """Watch the spools that are new."""
-        known = set(tier.state.spools())
+    def _watch(self, tier: Tier) -> None:
         tier.state.watch({side.spool: side.end for side in self._sides})
-        for side in self._sides:
-            tier.begin(side, is_new=side.spool not in known)
 
 
 def topics_of(sides: Sequence[SpoolSide]) -> set[str] | None:
@@ -229,6 +231,7 @@ def watch(
     with ExitStack() as opened:
         opened.callback(state.close)
         tiers = []
+        state.order(list(places))
         for name, place in places.items():
             tiers.append(place.tier(state.tier(name)))
             opened.callback(tiers[-1].close)

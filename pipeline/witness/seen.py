@@ -173,6 +173,10 @@ class SpoolSeen:
         if summed_end > self.summed_end:
             self.summed_end, self.is_changed = summed_end, True
 
+    def count_far(self) -> int:
+        """How many blocks beyond `summed_end` have records."""
+        return int(self.unsummed.range_cardinality(self.summed_end, 1 << 63))
+
     def see(self, sequences: Words, is_first: Mask) -> None:
         """Note sequences int64[n > 0], ascending, of which `is_first` bool[n] is clear for second copies.
 

@@ -21,7 +21,7 @@ import contextlib
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from spool.storage.lock import Lock
 
 VERSION = 1
 NAME = "witness.db"
+_PLACE = "place"
+"""A fact of a tier that is watched: its place in the order."""
 BUSY_MS = 10_000
 """A reader that opens the file after a SIGKILL recovers it, and a writer waits so long for that."""
 _TABLES = (
@@ -100,9 +102,19 @@ class WitnessState:
             self._tiers[name] = _Tier(TierState(next(self._numbers), name, self._numbers))
         return self._tiers[name].tier
 
+    def order(self, names: Sequence[str]) -> None:
+        """Watch these tiers, which messages reach in this order. Others keep what they have, and rest."""
+        for one in self._tiers.values():
+            one.tier.facts.pop(_PLACE, None)
+        for place, name in enumerate(names):
+            self.tier(name).facts[_PLACE] = place
+
     def tiers(self) -> list[str]:
-        """The names of all tiers."""
-        return list(self._tiers)
+        """The names of the tiers that are watched, in order."""
+        places = {
+            name: int(one.tier.facts[_PLACE]) for name, one in self._tiers.items() if _PLACE in one.tier.facts
+        }
+        return sorted(places, key=places.__getitem__) or list(self._tiers)
 
     def checkpoint(self) -> None:
         """Write all that changed: after a crash all of it is there, or none.

@@ -7,7 +7,7 @@ record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +28,22 @@ Position = tuple[str, int]
 Places = npt.NDArray[np.int16 | np.int64]
 Uuids = npt.NDArray[np.uint8]
 Halves = npt.NDArray[np.uint64]
-MOST_STRANGERS = 10_000
-"""Spools that are not watched and that are remembered: no one of more of them counts as new."""
+MOST_STRANGERS = 4096
+"""Spools that are not watched and that are remembered by name: with more of them, any may be one."""
+MOST_FAR = 4096
+"""Blocks beyond `summed_end` of which a spool may have records: those of more are forgotten."""
 _UUID_BYTES = 16
 _MIX = 0x9E3779B97F4A7C15
 _MOST_SHORT = np.iinfo(np.int16).max
 HAS_ALL = "has_all"
 """A fact of a tier: discarded messages are in it, too, as in an archive."""
 _BEGIN = "begin:"
+_STRANGERS = "strangers"
+_FORGOTTEN = "forgotten:"
+
+
+def _nothing() -> None:
+    """Look nowhere for news."""
 
 
 def begin_of(tier: TierState, spool: str) -> int:
@@ -66,6 +74,7 @@ class TierState:
         self._summed_ends = np.empty(0, np.int64)
         self._word = np.zeros(1, np.int64)
         self._strangers = set[bytes]()
+        """Spools that were not watched when records of theirs came."""
         self.positions = dict[Position, int]()
         """The next offset to read, by topic and partition: the reader sets them after `absorb`."""
         self.records = 0
@@ -83,7 +92,8 @@ class TierState:
         """Take in the records of these spools, too. By uuid in hex digits: the sequence behind its last.
 
         A spool stays watched, also after a restart, and its end only rises. Name its end again before it has
-        stored seen.MARGIN messages more. Raises ValueError for a key that is no uuid.
+        stored seen.MARGIN messages more. A spool whose records came before, and were forgotten, is judged
+        from its end on. Raises ValueError for a key that is no uuid.
         """
         for uuid, end in ends.items():
             key = bytes.fromhex(uuid)
@@ -91,6 +101,12 @@ class TierState:
                 raise ValueError(f"{uuid} is no uuid of 32 hexadecimal digits")
             if key not in self._by_uuid:
                 self.add(next(self._numbers), key)
+                if key in self._strangers or len(self._strangers) >= MOST_STRANGERS:
+                    begin_with(self, uuid, end)
+            elif end > int(self.facts.get(_FORGOTTEN + uuid, end)):
+                # Among what was forgotten were records of its own.
+                begin_with(self, uuid, end)
+                del self.facts[_FORGOTTEN + uuid]
             self._by_uuid[key].expect(end)
         self._arrange()
 
@@ -109,8 +125,13 @@ class TierState:
         return spool
 
     def begin(self, numbers: Iterator[int]) -> None:
-        """Watch the spools that were added; `numbers` are those of further ones. All is written by now."""
+        """Watch the spools that were added; `numbers` are those of further ones. All is written by now.
+
+        Raises ValueError for facts that cannot be.
+        """
         self._numbers = numbers
+        strangers = bytes.fromhex(str(self.facts.get(_STRANGERS, "")))
+        self._strangers = {strangers[at : at + _UUID_BYTES] for at in range(0, len(strangers), _UUID_BYTES)}
         self._arrange()
         self.written()
 
@@ -119,34 +140,37 @@ class TierState:
             self._finder = _Finder([one.uuid for one in self._all])
         self._summed_ends = np.array([one.summed_end for one in self._all], np.int64)
 
-    def knows(self, spools: Uuids, sequences: Words) -> bool:
-        """Whether all these records are of spools that are watched, and near enough to their ends for sums.
-
-        Spools that were strangers before count as known, too. uint8[n, 16] and int64[n].
-        """
-        places = self._finder.places(spools)
-        is_strange = places < 0
-        if not is_strange.any():
-            return not len(places) or bool(((sequences >> SUM_BITS) < self._summed_ends[places]).all())
-        met = {uuid.tobytes() for uuid in np.unique(spools[is_strange], axis=0)} - self._strangers
-        if len(self._strangers) < MOST_STRANGERS:
-            self._strangers |= met
-            return not met
-        return True
-
-    def absorb(self, spools: Uuids, sequences: Words, contents: Words, sent_ms: Words) -> None:
+    def absorb(
+        self,
+        spools: Uuids,
+        sequences: Words,
+        contents: Words,
+        sent_ms: Words,
+        meet: Callable[[], None] = _nothing,
+    ) -> None:
         """Take in a burst of records, in any order; a sequence may be there twice.
 
         `spools` uint8[n, 16]: uuids. The others are int64[n]: sequences, the hashes of the contents
         (`spool.format.message_hash`), and milliseconds since the epoch, or UNTIMED. Of the records of one
         sequence only the first one counts in the sums.
+
+        `meet` is called first if there is news: records of a spool that is not known, not even as a
+        stranger, or of sequences that are too far from its end for sums. It may `watch` more.
         """
         self.records += len(sequences)
         places = self._finder.places(spools)
+        met, is_far = self._strange(spools[places < 0]), self._far(places, sequences)
+        if met or is_far.any():
+            meet()
+            places = self._finder.places(spools)
+            is_far = self._far(places, sequences)
+            self._remember(met)
         is_known, is_number = places >= 0, sequences >= 0
         is_good = is_known & is_number
         self.foreign += len(places) - int(np.count_nonzero(is_known))
         self.negative += int(np.count_nonzero(is_known & ~is_number))
+        if is_far.any():
+            is_good &= ~self._forget(places, sequences, is_far & is_good)
         if not is_good.all():
             places = places[is_good]
             sequences, contents, sent_ms = (one[is_good] for one in (sequences, contents, sent_ms))
@@ -161,6 +185,45 @@ class TierState:
             places, columns = places[is_summed], [one[is_summed] for one in columns]
         if len(places):
             self._sum(places, *columns)
+
+    def _strange(self, spools: Uuids) -> set[bytes]:
+        """The spools among these, none of which is watched, that were not met before."""
+        if not len(spools) or len(self._strangers) >= MOST_STRANGERS:
+            return set()
+        return {uuid.tobytes() for uuid in np.unique(spools, axis=0)} - self._strangers
+
+    def _remember(self, met: set[bytes]) -> None:
+        """Remember those of these spools that are not watched now, either."""
+        more = sorted(met - self._by_uuid.keys())[: MOST_STRANGERS - len(self._strangers)]
+        if more:
+            self._strangers.update(more)
+            self.facts[_STRANGERS] = b"".join(sorted(self._strangers)).hex()
+
+    def _far(self, places: Places, sequences: Words) -> Mask:
+        """Which records are of watched spools, and too far from their ends for sums, bool[n]."""
+        is_far = np.zeros(len(places), np.bool_)
+        if len(self._summed_ends):
+            is_far = (places >= 0) & ((sequences >> SUM_BITS) >= self._summed_ends[places])
+        return is_far
+
+    def _forget(self, places: Places, sequences: Words, is_far: Mask) -> Mask:
+        """Which far records are forgotten, since their spools have too many such blocks, bool[n].
+
+        Any number may be a stranger's. If it was the spool's own, its end will pass it: `watch` notices.
+        """
+        is_gone = np.zeros(len(places), np.bool_)
+        for place in np.unique(places[is_far]).tolist():
+            spool, ours = self._all[place], is_far & (places == place)
+            blocks = np.unique(sequences[ours] >> SUM_BITS)
+            new = blocks[~np.array([block in spool.unsummed for block in blocks.tolist()], np.bool_)]
+            if len(new) <= (room := MOST_FAR - spool.count_far()):
+                continue
+            gone = ours & np.isin(sequences >> SUM_BITS, new[max(0, room) :])
+            is_gone |= gone
+            name = _FORGOTTEN + spool.uuid.hex()
+            first = int(sequences[gone].min())
+            self.facts[name] = min(first, int(self.facts.get(name, first)))
+        return is_gone
 
     def _see(self, places: Places, sequences: Words) -> Mask:
         """Note sequences int64[n > 0], in order: which of them are new, bool[n]."""

@@ -37,8 +37,13 @@ MAGIC = b"brucesum"
 VERSION = 1
 SUMS_KNOWN, DISCARDS_KNOWN = 1, 2
 ALIGN = 16
-MOST_MESSAGES = 1 << 31
+MOST_MESSAGES = 1 << 28
 """No segment has more: a record that says so is damaged."""
+MOST_BLOCKS = 1 << 19
+"""A reader takes no more blocks from a book that cost it no bytes: those without sums, and those with
+discards, which zstd may have packed into nothing. That is 2^31 messages."""
+MOST_WASTED = 1 << 29
+"""Bytes of records whose check is wrong, that a reader takes at most: heads may claim what they like."""
 HEAD = np.dtype(
     [
         ("magic", "S8"),
@@ -52,7 +57,8 @@ HEAD = np.dtype(
         ("check", "<u8"),
     ]
 )
-_MOST_SEQUENCE = 1 << 62
+MOST_SEQUENCE = 1 << 62
+"""Every sequence is below it."""
 
 
 class Departed(NamedTuple):
@@ -86,23 +92,42 @@ def encode_departed(spool: bytes, segment: Departed) -> bytes:
     return head.tobytes() + body
 
 
-def decode_departed(spool: bytes, data: bytes) -> Iterator[tuple[int, Departed]]:
-    """(offset behind it, segment) of each whole record in the bytes of a book; the first of a segment counts.
+def decode_departed(spool: bytes, data: bytes) -> Iterator[Departed]:
+    """The segment of each whole record in the bytes of a book; the first record of a segment counts.
 
-    Nothing in a record is believed before its check: lengths are bounded, and the search for the next record
-    behind a damaged one is linear in the bytes.
+    A record beyond MOST_BLOCKS is left out, as if it were not written.
     """
-    known: set[int] = set()
-    at = 0
-    while 0 <= at <= len(data) - HEAD.itemsize:
-        found = _decode(spool, data, at)
-        if found is None:
+    known, left = set[int](), MOST_BLOCKS
+    for head, at, end in _records(spool, data):
+        if int(head["first_sequence"]) in known:
+            continue
+        known.add(int(head["first_sequence"]))
+        left -= _unpaid(head)
+        if left >= 0:
+            yield _segment(head, data[at:end])
+
+
+def end_of_book(spool: bytes, data: bytes) -> int:
+    """The offset behind the last whole record in the bytes of a book: what a crash left is behind it."""
+    return max((end for _, _, end in _records(spool, data)), default=0)
+
+
+def _records(spool: bytes, data: bytes) -> Iterator[tuple[Record, int, int]]:
+    """(head, offset, offset behind it) of each whole record.
+
+    Nothing in it is believed before its check: lengths are bounded, and work is linear in the bytes and in
+    MOST_WASTED.
+    """
+    at, wasted = 0, 0
+    while 0 <= at <= len(data) - HEAD.itemsize and wasted <= MOST_WASTED:
+        head = _head(data, at)
+        if head is None or not _is_whole(spool, head, data, at):
+            wasted += 0 if head is None else _bytes(head)
             at = _next(data, at + ALIGN)
             continue
-        at, segment = found
-        if segment.first not in known:
-            known.add(segment.first)
-            yield at, segment
+        end = at + _bytes(head)
+        yield head, at, end
+        at = end
 
 
 def seed_of(spool: bytes) -> int:
@@ -117,27 +142,59 @@ def _next(data: bytes, at: int) -> int:
     return at
 
 
-def _decode(spool: bytes, data: bytes, at: int) -> tuple[int, Departed] | None:
+def _head(data: bytes, at: int) -> Record | None:
+    """The head of a record that can be; None where there is none."""
     head = np.frombuffer(data, HEAD, 1, at)[0].copy()
-    blocks, packed, messages = (int(head[name]) for name in ("blocks", "discarded_bytes", "messages"))
-    first = int(head["first_sequence"])
-    length = HEAD.itemsize + blocks * SUM.itemsize + packed
-    end = at + length + -length % ALIGN
-    if head["magic"] != MAGIC or head["version"] != VERSION or end > len(data):
+    messages = int(head["messages"])
+    if head["magic"] != MAGIC or head["version"] != VERSION or at + _bytes(head) > len(data):
         return None
-    if not (0 < messages <= MOST_MESSAGES and first < _MOST_SEQUENCE):
+    if not (0 < messages <= MOST_MESSAGES and int(head["first_sequence"]) < MOST_SEQUENCE):
         return None
-    check, head["check"] = int(head["check"]), 0
-    if check != digest(head.tobytes() + data[at + HEAD.itemsize : end], seed_of(spool)):
+    if int(head["blocks"]) > _spanned(head) or int(head["discarded_bytes"]) > _most_packed(messages):
         return None
-    if blocks > ((first + messages - 1) >> SUM_BITS) - (first >> SUM_BITS) + 1:
-        return None
-    sums_end = at + HEAD.itemsize + blocks * SUM.itemsize
-    sums = np.frombuffer(data[at + HEAD.itemsize : sums_end], SUM) if head["flags"] & SUMS_KNOWN else None
-    known = bool(head["flags"] & DISCARDS_KNOWN)
-    bits = data[sums_end : sums_end + packed]
-    discarded = _sequences(bits, first, messages) if known else None
-    return end, Departed(first, messages, sums, discarded)
+    return head
+
+
+def _is_whole(spool: bytes, head: Record, data: bytes, at: int) -> bool:
+    """Whether the check of a record is right."""
+    plain = head.copy()
+    plain["check"] = 0
+    body = data[at + HEAD.itemsize : at + _bytes(head)]
+    return bool(head["check"] == digest(plain.tobytes() + body, seed_of(spool)))
+
+
+def _bytes(head: Record) -> int:
+    """The length of a record."""
+    length = HEAD.itemsize + int(head["blocks"]) * SUM.itemsize + int(head["discarded_bytes"])
+    return length + -length % ALIGN
+
+
+def _spanned(head: Record) -> int:
+    """The blocks that a segment has messages of."""
+    first, messages = int(head["first_sequence"]), int(head["messages"])
+    return ((first + messages - 1) >> SUM_BITS) - (first >> SUM_BITS) + 1
+
+
+def _most_packed(messages: int) -> int:
+    """Bytes of zstd's, at most, for a bit of each message (ZSTD_COMPRESSBOUND, rounded up)."""
+    plain = -(-messages // 8)
+    return plain + (plain >> 8) + 128
+
+
+def _unpaid(head: Record) -> int:
+    """The blocks that cost a reader memory for which there are no bytes."""
+    with_discards = head["flags"] & DISCARDS_KNOWN and head["discarded_bytes"]
+    return _spanned(head) * (int(not head["flags"] & SUMS_KNOWN) + int(bool(with_discards)))
+
+
+def _segment(head: Record, data: bytes) -> Departed:
+    """The segment of a record, which is whole."""
+    first, messages, behind = int(head["first_sequence"]), int(head["messages"]), HEAD.itemsize
+    sums_end = behind + int(head["blocks"]) * SUM.itemsize
+    sums = np.frombuffer(data[behind:sums_end], SUM) if head["flags"] & SUMS_KNOWN else None
+    bits = data[sums_end : sums_end + int(head["discarded_bytes"])]
+    discarded = _sequences(bits, first, messages) if head["flags"] & DISCARDS_KNOWN else None
+    return Departed(first, messages, sums, discarded)
 
 
 def _sequences(bits: bytes, first: int, messages: int) -> npt.NDArray[np.int64] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from spool.format.frame import SEQUENCE, tail_at_start
 from spool.format.packed import header_of, open_plain
 from spool.format.scan import Scan
 from spool.format.segment_format import SUMS_SINCE, Record
-from spool.format.sums_book import MOST_BYTES, Departed, decode_departed, encode_departed
+from spool.format.sums_book import MOST_BYTES, Departed, encode_departed, end_of_book
 from spool.index.log_end import read_footer
 from spool.layout import SENT, Layout, older
 from spool.marks.outcomes import outcomes_now
@@ -38,8 +37,8 @@ class Departures:
     def note(self, firsts: Iterable[int]) -> None:
         """Write the records of sent segments, by first sequence, and sync the book.
 
-        Room for messages is worth more: without room, or where a segment cannot be read, nothing is written
-        of it, and a log line says so. Raises OSError when the disk fails.
+        Room for messages is worth more: where the book cannot be written, or a segment be read, nothing is
+        written of it, and a log line says so.
         """
         records = [record for first in firsts if (record := self._record(first))]
         if not records:
@@ -47,9 +46,9 @@ class Departures:
         try:
             self._append(b"".join(records))
         except (SpoolFull, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            log.warning("a witness cannot check segments that are removed: there is no room for their sums")
+            # The book may have a part of it.
+            self._end = None
+            log.warning("a witness cannot check segments that are removed, for want of their sums: %s", error)
 
     def _record(self, first: int) -> bytes | None:
         path = self._layout.segment(first, SENT)
@@ -82,12 +81,9 @@ class Departures:
 
 
 def _end_of(fd: int, spool: bytes) -> int:
-    """The offset behind the last whole record of a book: what a crash left is written over."""
+    """The place of the next record: what a crash left is written over."""
     size = min(os.fstat(fd).st_size, 2 * MOST_BYTES)
-    end = 0
-    for at, _ in decode_departed(spool, read_at(fd, size, 0)):
-        end = at
-    return end
+    return end_of_book(spool, read_at(fd, size, 0))
 
 
 def departed(layout: Layout, path: Path) -> Departed | None:

@@ -79,7 +79,7 @@ def check(spool: SpoolFixture, sent: list[bytes], kept: int) -> None:
     assert len(expected) - len(found) <= kept
     book = spool.layout.sums.read_bytes() if spool.layout.sums.exists() else b""
     noted = {
-        one.first + at for _, one in decode_departed(spool.identity.spool, book) for at in range(one.messages)
+        one.first + at for one in decode_departed(spool.identity.spool, book) for at in range(one.messages)
     }
     assert noted >= set(range(len(expected) - len(found)))
 

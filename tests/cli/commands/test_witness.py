@@ -8,6 +8,7 @@ import pytest
 
 from cli.commands.witness import places_of
 from cli.config.config import load_config
+from cli.terminal.errors import UNREACHABLE
 from pipeline.witness.kafka_tier import Place
 from pipeline.witness.lake_tier import LakePlace
 from pipeline.witness.state import WitnessState
@@ -76,13 +77,13 @@ def test_without_a_witness_an_audit_says_so(stored: Path) -> None:
 
 
 def test_an_audit_of_a_witness_that_saw_nothing(stored: Path) -> None:
-    """It has not judged anything, and so found nothing wrong."""
+    """It has not judged anything: that is neither complete nor a fault."""
     state = WitnessState(stored / "witness")
     state.tier("kafka")
     state.checkpoint()
     state.close()
     done = call(stored, "audit", "--witness")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (UNREACHABLE, "")
     assert "has not seen these spools yet" in done.stdout
 
 

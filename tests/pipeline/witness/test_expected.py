@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from pyroaring import BitMap64
 
+from pipeline.witness import expected as module
 from pipeline.witness.expected import Expected, Spools, merge_rows, rows_of
 from spool.format.block_sums import NO_SEQUENCES
 from spool.format.segment_format import BLOCK, SUM
@@ -172,3 +174,21 @@ def test_without_discards_an_archive_is_as_kafka(tmp_path: Path) -> None:
     leave(spool, 1)
     (side,) = Spools([str(spool.layout.directory)]).look()
     assert side.archived is None
+
+
+def test_a_book_that_cannot_be_read_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages that have left that spool are not judged; the rest of it is, and all other spools are."""
+    spool = stored(tmp_path, discarded=[])
+    spool.layout.sums.mkdir()
+    spools = Spools([str(spool.layout.directory)])
+    for _ in range(2):
+        (side,) = spools.look()
+        assert side.expected.stored
+    assert caplog.text.count("messages that have left this spool are not judged") == 1
+
+
+@pytest.mark.parametrize("run", [(5, 5), (0, (1 << 28) + 1), ((1 << 64) - 9, (1 << 64) - 2), (0, 1 << 45)])
+def test_headers_that_claim_much_cost_nothing(run: tuple[int, int]) -> None:
+    """No segment has so many messages: a run of them is not taken in."""
+    assert not module._is_possible(run)
+    assert module._is_possible((7, 8))

@@ -7,13 +7,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
+from pyroaring import BitMap64
 
+from dispatch.cluster_identity import Identity
 from dispatch.embedded import EmbeddedKafka
 from dispatch.record_consumer import RecordConsumer
-from pipeline.witness.kafka_tier import ANSWER_S, BEGUN_LATE, PREFIX, SERVERS, KafkaTier, Place
+from pipeline.errors import JobFailed
+from pipeline.witness import kafka_tier
+from pipeline.witness.expected import Expected, SpoolSide
+from pipeline.witness.kafka_tier import ANSWER_S, BEGUN_LATE, CLUSTER, PREFIX, SERVERS, KafkaTier, Place
 from pipeline.witness.state import WitnessState
-from pipeline.witness.tier import Position, TierState
+from pipeline.witness.tier import Position, TierState, begin_of, is_begun
+from spool.format.segment_format import SUM
 from tests.dispatch.fixture import await_true
 
 ANSWERS = {("t", 0): (0, 10), ("t", 1): (0, 0)}
@@ -114,12 +121,101 @@ def test_a_first_look_that_comes_late_is_noted(
         assert (state.facts[BEGUN_LATE], state.skipped) == (1, 0)
 
 
+def identify(monkeypatch: pytest.MonkeyPatch, cluster: str, topics: dict[str, str]) -> None:
+    """Have Kafka tell these ids: topics of the embedded one have none."""
+    found = Identity(cluster, topics)
+    monkeypatch.setattr(kafka_tier, "identity_of", lambda *_: found)
+
+
 def test_a_topic_that_was_made_again_is_read_from_its_beginning(
     kafka: EmbeddedKafka, state: TierState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end is before what was read of the one before."""
+    """Another id says so, though it has more records than were read; or else an end before what was read."""
     state.positions["t", 0] = 50
     answer(monkeypatch, ANSWERS)
     with closing(opened(kafka, state)) as tier:
         tier.look({"t"})
         assert state.positions["t", 0] == 0
+    state.positions["t", 0] = 8
+    for made, position in (("a", 8), ("a", 8), ("b", 0), ("b", 8)):
+        identify(monkeypatch, str(state.facts[CLUSTER]), {"t": made})
+        with closing(opened(kafka, state)) as tier:
+            tier.look({"t"})
+            assert state.positions["t", 0] == position
+            state.positions["t", 0] = 8
+
+
+def test_the_same_topic_that_ends_earlier_is_not_read_again(
+    kafka: EmbeddedKafka, state: TierState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that had less leads it: what was read would all be there twice."""
+    identify(monkeypatch, "c", {"t": "a"})
+    answer(monkeypatch, ANSWERS | {("t", 0): (0, 50)})
+    with closing(opened(kafka, state)) as tier:
+        tier.look({"t"})
+    state.positions["t", 0] = 50
+    answer(monkeypatch, ANSWERS)
+    with closing(opened(kafka, state)) as tier:
+        tier.look({"t"})
+        assert state.positions["t", 0] == 10
+
+
+def test_another_cluster_is_refused(
+    kafka: EmbeddedKafka, state: TierState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions of the one before mean nothing there."""
+    with closing(opened(kafka, state)) as tier:
+        tier.look({"t"})
+        assert tier.is_fresh
+    identify(monkeypatch, "other", {})
+    with closing(opened(kafka, state)) as tier, pytest.raises(JobFailed, match="is another cluster"):
+        tier.look({"t"})
+
+
+def test_a_topic_that_is_gone_is_not_waited_for(
+    kafka: EmbeddedKafka, state: TierState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one that was made again with less: only what is there can be read."""
+    answer(monkeypatch, ANSWERS)
+    with closing(opened(kafka, state)) as tier:
+        tier.look({"t"})
+        ends = tier.ends
+        assert tier.is_behind(ends)
+        answer(monkeypatch, {("t", 0): (0, 4), ("t", 1): (0, 0)})
+        tier.look({"t"})
+        assert tier.is_behind(ends)
+        state.positions["t", 0] = 4
+        assert not tier.is_behind(ends)
+        answer(monkeypatch, {("t", 1): (0, 0)})
+        tier.look(set())
+        assert not tier.is_behind(ends)
+        kafka.down()
+        tier.look({"t"})
+        assert tier.is_behind(ends)
+
+
+def test_a_spool_is_judged_from_its_beginning_once_that_is_known(
+    kafka: EmbeddedKafka, state: TierState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If Kafka has all, from 0 on; else from the first message on that was not delivered; decided once."""
+    nothing = np.empty(0, np.int64)
+    stored, waiting = BitMap64(range(100)), BitMap64([40, 50])
+    expected = Expected(
+        stored, BitMap64(), waiting, nothing, np.empty(0, SUM), nothing.view(np.bool_), nothing.view(np.bool_)
+    )
+    side = SpoolSide("aa" * 16, "host", "/spool", frozenset(), True, expected, 100)
+    with closing(opened(kafka, state)) as tier:
+        tier.begin(side)
+        assert not is_begun(state, side.spool)
+        answer(monkeypatch, ANSWERS)
+        tier.look({"t"})
+        tier.begin(side)
+        assert (is_begun(state, side.spool), begin_of(state, side.spool)) == (True, 0)
+        state.facts[BEGUN_LATE] = 1
+        for uuid, more, begin in (
+            ("aa", expected, 0),
+            ("bb", expected, 40),
+            ("cc", expected._replace(open=BitMap64()), 100),
+        ):
+            tier.begin(side._replace(spool=uuid * 16, expected=more))
+            assert begin_of(state, uuid * 16) == begin

@@ -449,15 +449,16 @@ def test_odd_messages(lake: Lake) -> None:
 
 
 def test_beside_a_spool_that_comes_later(lake: Lake) -> None:
-    """Its rows that were read before it was watched are not missing."""
+    """Its rows that were read before it was watched are not missing: it is judged from then on."""
     lake.store(300)
     lake.archive()
     lake.open()
     lake.witness = Witness(lake.state, Spools([]), [lake.tier], late_s=60.0, clock=lake)
     lake.read()
+    lake.witness = Witness(lake.state, Spools([lake.path]), [lake.tier], late_s=60.0, clock=lake)
+    lake.read()
     lake.store(300)
     lake.deliver(lake.stored)
-    lake.witness = Witness(lake.state, Spools([lake.path]), [lake.tier], late_s=60.0, clock=lake)
     lake.archive()
     lake.delete([400])
     lake.table.append(lake.rows([500]))

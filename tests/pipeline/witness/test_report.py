@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from pyroaring import BitMap64
 
+from pipeline.witness.document import STALE_S
 from pipeline.witness.expected import Expected, SpoolSide
 from pipeline.witness.judge import Verdict
 from pipeline.witness.report import Report, Row, gaps, shown
@@ -73,7 +77,8 @@ def test_spools_are_apart() -> None:
             False,
             "200 messages judged: 1 missing, 1 block altered.",
         ),
-        ([row("east", [], duplicated=BitMap64([7]), late=3)], True, "100 messages judged: complete."),
+        ([row("east", [], duplicated=BitMap64([7]))], True, "100 messages judged: complete."),
+        ([row("east", [], late=3)], True, "100 messages judged: 3 late."),
     ],
 )
 def test_the_outcome(rows: list[Row], *, sound: bool, sentence: str) -> None:
@@ -88,7 +93,8 @@ def test_sentences_name_messages() -> None:
         row("east", [1, 2, 3, 9], duplicated=BitMap64([7])),
         row("west", [], altered=np.array([1])),
     ]
-    report = Report([("east", 5, 2), ("west", 5, 0)], rows, list(gaps(("east", "west"), rows)))
+    found = list(gaps(("east", "west"), rows))
+    report = Report([("east", 5, 2), ("west", 5, 0)], rows, found, looked_s=time.time())
     text = list(report.with_altered([None, Altered([5000], [])]).lines())
     assert text == [
         "east: Kafka dropped 2 offsets before the witness had read them; messages may be missing for that",
@@ -114,3 +120,23 @@ def test_the_document_has_all_of_it() -> None:
     assert found["between"] == [
         {"spool": "aa", "from": "spool", "to": "east", "missing": 2, "runs": [(1, 2)]}
     ]
+
+
+def test_what_is_left_out_is_said() -> None:
+    """A spool that is not watched, and the time since the witness stopped: "complete" is not of these."""
+    now = time.time()
+    told = Report([("east", 100, 0)], [row("east", [])], looked_s=now)
+    assert (told.tells_all, list(told.lines())) == (True, ["100 messages judged: complete."])
+    other = replace(told, unwatched=["bb"])
+    assert not other.tells_all
+    assert "not watched: bb: name them to brucectl witness run" in list(other.lines())
+    for looked_s, since in (
+        (now - STALE_S - 1, " since 20"),
+        (None, ", and judges"),
+        (now + 2 * STALE_S, " since 20"),
+    ):
+        stopped = replace(told, looked_s=looked_s)
+        assert not stopped.tells_all
+        assert f"the witness has not looked{since}" in next(stopped.lines())
+        assert stopped.as_json()["is_current"] is False
+    assert not replace(told, rows=[]).tells_all

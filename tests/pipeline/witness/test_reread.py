@@ -9,9 +9,10 @@ import pytest
 from pyroaring import BitMap64
 
 from pipeline.source.plan import plan_spools
+from pipeline.witness import reread
 from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.kafka_tier import Place
-from pipeline.witness.reread import Altered, altered_of, read_messages
+from pipeline.witness.reread import Altered, Messages, altered_of, read_messages
 from spool.format.segment_format import BLOCK
 from spool.format.wire import encode
 from tests.pipeline.witness.spools import leave
@@ -67,3 +68,32 @@ def test_a_cluster_that_is_away_tells_nothing(spool: SpoolFixture) -> None:
     place = Place({"bootstrap.servers": "127.0.0.1:1"})
     assert altered_of(side, blocks, place, answer_s=0.2) == Altered([], [0, 2])
     assert altered_of(side, blocks, None) == Altered([], [0, 2])
+
+
+class Sound:
+    """A search that finds nothing altered among the messages that it is given."""
+
+    def __init__(self, *_: object) -> None:
+        """Of any spool."""
+
+    def find(self, messages: Messages) -> list[int]:
+        """Nothing differs."""
+        return [] if len(messages.sequences) else [-1]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_block_with_damage_is_not_called_unaltered(
+    spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The altered message may be the one that cannot be read: the block is named, and no other is held up."""
+    side, place = side_of(spool), Place({"bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setattr(reread, "Search", Sound)
+    assert altered_of(side, np.array([0, 1]), place) == Altered([], [])
+    frame = spool.segments()[0].frames[3]
+    path = spool.layout.segment(*spool.layout.list_segments()[0])
+    data = bytearray(path.read_bytes())
+    data[frame.offset + 40] ^= 0xFF
+    path.write_bytes(data)
+    assert altered_of(side, np.array([0, 1]), place) == Altered([], [0])

@@ -14,11 +14,13 @@ from confluent_kafka import Producer
 from pyroaring import BitMap64
 
 from dispatch.embedded import EmbeddedKafka
-from pipeline.witness.expected import Spools
+from dispatch.record_consumer import RecordConsumer
+from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.kafka_tier import KafkaTier, Place
-from pipeline.witness.report import Report, report
+from pipeline.witness.report import Report, Row, report
 from pipeline.witness.run import LOOK_S, Witness
 from pipeline.witness.state import WitnessState
+from pipeline.witness.tier import Position, begin_of
 from spool.format.segment_format import BLOCK
 from spool.format.wire import encode
 from spool.index.identity import read_identity
@@ -263,11 +265,108 @@ def test_after_segments_are_gone(
     host.deliver(MESSAGES)
     host.send(cluster, (one for one in range(MESSAGES) if one not in (5, 5000)))
     with closing(Watching(tmp_path / "witness", host, {"kafka": (cluster, "")})) as watching:
-        before = watching.round().as_json()
+        before = watching.round().rows
         count = len(host.spool.layout.list_segments())
         leave(host.spool, 2)
         assert len(host.spool.layout.list_segments()) == count - 2
-        assert watching.round().as_json() == before
+        after = watching.round().rows
+        assert [verdict_of(row) for row in after] == [verdict_of(row) for row in before]
+
+
+def verdict_of(row: Row) -> tuple[object, ...]:
+    """A verdict that can be compared."""
+    return tuple(one.tolist() if isinstance(one, np.ndarray) else one for one in row.verdict)
+
+
+def test_what_kafka_dropped_before_is_not_missing(
+    tmp_path: Path, host: Host, clusters: tuple[EmbeddedKafka, EmbeddedKafka], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first run judges what is delivered from then on, though the spool still has the messages before."""
+    cluster, _ = clusters
+    host.deliver(5000)
+    kept = [one for one in range(5000, MESSAGES) if one != 6000]
+    host.send(cluster, range(100))
+    ends = RecordConsumer.ends
+    monkeypatch.setattr(RecordConsumer, "ends", lambda *asked: raised(ends(*asked)))
+    with closing(Watching(tmp_path / "witness", host, {"kafka": (cluster, "")})) as watching:
+        watching.catch_up()
+        host.deliver(MESSAGES)
+        host.send(cluster, kept)
+        watching.round()
+        (row,) = watching.round().rows
+        assert (row.verdict.missing, row.verdict.late) == (BitMap64([6000]), 0)
+
+
+def raised(ends: dict[Position, tuple[int, int]]) -> dict[Position, tuple[int, int]]:
+    """As if the first record were dropped; the embedded Kafka drops none by itself."""
+    return {one: (min(1, high), high) for one, (_, high) in ends.items()}
+
+
+def test_a_spool_that_is_named_later_is_judged_from_then_on(
+    tmp_path: Path, host: Host, clusters: tuple[EmbeddedKafka, EmbeddedKafka]
+) -> None:
+    """Its records before that were read as those of a stranger: they are not missing."""
+    cluster, _ = clusters
+    other = Host(tmp_path / "other")
+    for one in (host, other):
+        one.deliver(5000)
+        one.send(cluster, range(5000))
+    with closing(Watching(tmp_path / "witness", host, {"kafka": (cluster, "")})) as watching:
+        assert watching.round().sound
+        watching.close()
+        watching.host = other
+        watching.open()
+        (row,) = watching.round().rows
+        assert (row.side.spool, len(row.verdict.missing)) == (other.uuid.hex(), 0)
+
+
+def test_spools_that_come_together_are_met(
+    tmp_path: Path, host: Host, clusters: tuple[EmbeddedKafka, EmbeddedKafka]
+) -> None:
+    """The second one comes a moment after the look for the first: what was read by then is not missing."""
+    cluster, _ = clusters
+    others = [Host(tmp_path / name) for name in ("a", "b")]
+    paths = [host.path]
+    with closing(Watching(tmp_path / "witness", host, {"kafka": (cluster, "")})) as watching:
+        watching.witness = Witness(
+            watching.state, Spools(paths), watching.tiers, late_s=60.0, clock=watching.clock
+        )
+        watching.catch_up()
+        for one in others:
+            paths.append(one.path)
+            watching.witness._spools = Spools(paths)  # a glob finds more
+            one.deliver(3000)
+            one.send(cluster, range(3000))
+            for _ in range(20):
+                watching.witness.read(0.05)
+        for _ in range(2):
+            watching.round()
+        tier = watching.state.tier("kafka")
+        (first, second) = (one.uuid.hex() for one in others)
+        assert (begin_of(tier, first), begin_of(tier, second)) == (0, MESSAGES)
+        verdicts = watching.witness.watches[0].verdicts
+        assert [len(verdicts[one].missing) for one in (first, second)] == [0, 0]
+        assert verdicts[first].judged == 3000
+
+
+def test_looks_for_news_are_no_more_than_a_tenth_of_the_time(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger who sends a far sequence every moment leaves the rest for reading."""
+    clock, looks = Clock(), list[float]()
+
+    def look(_: Spools) -> list[SpoolSide]:
+        looks.append(clock.now)
+        clock.now += 2.0
+        return []
+
+    monkeypatch.setattr(Spools, "look", look)
+    with closing(WitnessState(tmp_path / "witness")) as state:
+        witness = Witness(state, Spools([host.path]), [], late_s=60.0, clock=clock)
+        for _ in range(1000):
+            witness._meet()
+            clock.now += 0.1
+    assert len(looks) == pytest.approx(1000 * 0.1 / 20.0, abs=1)
 
 
 class Silent(KafkaTier):

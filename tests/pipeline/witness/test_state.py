@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,8 @@ def test_this_version_writes_the_same(tmp_path: Path) -> None:
     """Each table has the rows of the golden file: a change of the format raises its version."""
     state = WitnessState(tmp_path)
     golden.fill(state.tier("main"))
+    # A fact that the release did not have which wrote the golden file.
+    del state.tier("main").facts["strangers"]
     state.tier("empty")
     state.checkpoint()
     state.close()
@@ -391,3 +394,25 @@ def test_a_settled_spool_is_small(tmp_path: Path) -> None:
     state.checkpoint()
     state.close()
     assert state.path.stat().st_size < 100_000
+
+
+def test_only_tiers_that_are_watched_count_and_in_their_order(tmp_path: Path) -> None:
+    """Others keep what they have seen, for when they are watched again; before any order, all count."""
+    with closing(WitnessState(tmp_path)) as state:
+        for name in ("west", "old"):
+            state.tier(name).records = 5
+        assert state.tiers() == ["west", "old"]
+        state.order(["east", "west"])
+        state.checkpoint()
+    with closing(WitnessState(tmp_path, readonly=True)) as state:
+        assert state.tiers() == ["east", "west"]
+        assert state.tier("old").records == 5
+
+
+def test_damaged_facts_are_one_sentence(tmp_path: Path) -> None:
+    """Uuids in them that are none."""
+    with closing(WitnessState(tmp_path)) as state:
+        state.tier("east").facts["strangers"] = "xyz"
+        state.checkpoint()
+    with pytest.raises(BadWitness, match="cannot be read"):
+        WitnessState(tmp_path)

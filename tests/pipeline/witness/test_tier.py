@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch import record_consumer
-from pipeline.witness.tier import UNTIMED, TierState, _Finder
+from pipeline.witness.tier import MOST_FAR, MOST_STRANGERS, UNTIMED, TierState, _Finder, begin_of, is_begun
 from tests.pipeline.witness.model import Model, Seen, columns, sum_of, sums_of
 
 SPOOLS = [bytes([n] * 16).hex() for n in range(1, 4)]
@@ -97,22 +97,69 @@ def test_strangers_bring_no_spool_and_no_sums() -> None:
     uuids = np.frombuffer(bytes.fromhex(SPOOLS[0]), np.uint8)
     tier.absorb(np.tile(uuids, (5000, 1)), *words)
     seen = tier.spool(SPOOLS[0])
-    assert (len(seen.seen), len(seen.sums()[0]), len(seen.unsummed)) == (5000, 0, len(set(words[0] >> 12)))
+    # Of more blocks than that, records are forgotten, whatever strangers send.
+    assert (len(seen.seen), len(seen.sums()[0]), len(seen.unsummed)) == (MOST_FAR, 0, MOST_FAR)
     assert tier.negative == 0
 
 
 def test_news_of_spools_is_told_once() -> None:
     """Records of a spool that is not watched, until it counts as a stranger, and those far beyond an end."""
-    tier = tier_of(SPOOLS[0], end=1000)
-    known, other = (np.frombuffer(bytes.fromhex(one), np.uint8)[None] for one in SPOOLS[:2])
-    near, far = np.array([5]), np.array([1 << 40])
-    assert tier.knows(known, near)
-    assert not tier.knows(known, far)
-    assert not tier.knows(np.concatenate([known, other]), np.array([5, 5]))
-    assert tier.knows(other, near)
+    tier, told = tier_of(SPOOLS[0], end=1000), list[str]()
+
+    def absorb(what: str, *records: tuple[str, int]) -> None:
+        burst = [Seen(spool, sequence, 3, 1) for spool, sequence in records]
+        tier.absorb(*columns(burst), lambda: told.append(what))
+
+    absorb("near", (SPOOLS[0], 5))
+    absorb("far", (SPOOLS[0], 1 << 40))
+    absorb("new", (SPOOLS[0], 6), (SPOOLS[1], 5))
+    absorb("known as a stranger", (SPOOLS[1], 6))
+    assert told == ["far", "new"]
     tier.watch({SPOOLS[1]: 1 << 41})
-    assert tier.knows(other, far)
-    assert tier.knows(np.empty((0, 16), np.uint8), np.empty(0, np.int64))
+    absorb("within its end", (SPOOLS[1], 1 << 40))
+    tier.absorb(*columns([]), lambda: told.append("nothing"))
+    assert told == ["far", "new"]
+
+
+def test_a_spool_that_was_a_stranger_is_judged_from_its_end_on() -> None:
+    """Its records were forgotten, also before a restart; one that is met in time is judged from 0 on."""
+    tier = tier_of(SPOOLS[0])
+    tier.absorb(*columns([Seen(SPOOLS[1], 5, 3, 1)]))
+    tier.absorb(*columns([Seen(SPOOLS[2], 5, 3, 1)]), lambda: tier.watch({SPOOLS[2]: 7}))
+    again = TierState(1, "tier", itertools.count(9))
+    again.facts = dict(tier.facts)
+    again.begin(itertools.count(9))
+    for one in (tier, again):
+        one.watch({SPOOLS[1]: 900, SPOOLS[2]: 900})
+        assert (begin_of(one, SPOOLS[1]), is_begun(one, SPOOLS[2])) == (900, False)
+    assert len(tier.spool(SPOOLS[2]).seen) == 1
+
+
+def test_among_many_strangers_any_spool_may_be_one() -> None:
+    """Their names are bounded; a spool that comes then is judged from its end on."""
+    tier, random = tier_of(), np.random.default_rng(1)
+    words = np.ones((3, 2 * MOST_STRANGERS), np.int64)
+    tier.absorb(random.integers(0, 255, (2 * MOST_STRANGERS, 16), np.uint8), *words)
+    assert sum(len(str(fact)) for fact in tier.facts.values()) == 32 * MOST_STRANGERS
+    tier.watch({SPOOLS[0]: 900})
+    assert begin_of(tier, SPOOLS[0]) == 900
+
+
+def test_a_spool_that_passes_what_was_forgotten_is_judged_anew() -> None:
+    """A stranger has used up its far blocks, so its own records were forgotten: none of them is missing."""
+    tier = tier_of(SPOOLS[0])
+    uuids = np.tile(np.frombuffer(bytes.fromhex(SPOOLS[0]), np.uint8), (MOST_FAR, 1))
+    far = (1 << 50) + (np.arange(MOST_FAR) << 12)
+    tier.absorb(uuids, far, far, far)
+    own = 1 << 25
+    tier.absorb(*columns([Seen(SPOOLS[0], own, 3, 1), Seen(SPOOLS[0], 5, 3, 1)]))
+    assert tier.spool(SPOOLS[0]).seen.min() == 5
+    assert own not in tier.spool(SPOOLS[0]).seen
+    tier.watch({SPOOLS[0]: own})
+    assert begin_of(tier, SPOOLS[0]) == 0
+    tier.watch({SPOOLS[0]: own + 10})
+    tier.watch({SPOOLS[0]: own + 20})
+    assert begin_of(tier, SPOOLS[0]) == own + 10
 
 
 def test_watching_again_adds_to_the_spools() -> None:

@@ -5,11 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spool.format import sums_book
 from spool.format.segment_format import BLOCK, SUM, SUM_BITS
-from spool.format.sums_book import ALIGN, HEAD, Departed, decode_departed, encode_departed
+from spool.format.sums_book import (
+    ALIGN,
+    HEAD,
+    MAGIC,
+    MOST_BLOCKS,
+    MOST_MESSAGES,
+    MOST_WASTED,
+    Departed,
+    decode_departed,
+    encode_departed,
+    end_of_book,
+)
+from spool.native.digest import digest
 
 SPOOL, OTHER = bytes(range(16)), bytes(range(1, 17))
 
@@ -39,7 +53,7 @@ def plain(segment: Departed) -> tuple[object, ...]:
 
 def read(data: bytes, spool: bytes = SPOOL) -> list[tuple[object, ...]]:
     """All segments of a book."""
-    return [plain(segment) for _, segment in decode_departed(spool, data)]
+    return [plain(segment) for segment in decode_departed(spool, data)]
 
 
 def test_the_golden_book_reads_as_it_did() -> None:
@@ -79,3 +93,65 @@ def test_damage_hides_one_record(book: list[Departed], data: st.DataObject) -> N
 def test_other_bytes_are_no_records(before: bytes, behind: bytes) -> None:
     """Nothing else in the file is one, also behind the magic."""
     assert read(before + HEAD.names.__repr__().encode() + b"brucesum" + behind) == []
+
+
+def test_heads_that_claim_much_cost_little() -> None:
+    """Each claims all that a record may have, and none is whole: a reader takes no more than it must."""
+    head = np.zeros(1, HEAD)
+    head["magic"], head["version"], head["messages"] = MAGIC, 1, MOST_MESSAGES
+    head["discarded_bytes"] = MOST_MESSAGES // 8
+    data = head.tobytes() * (1 << 16) + bytes(MOST_MESSAGES // 8)
+    taken = list[int]()
+
+    def count(text: bytes, seed: int) -> int:
+        taken.append(len(text))
+        return digest(text, seed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sums_book, "digest", count)
+        assert read(data) == []
+    assert len(taken) > 1
+    assert sum(taken) <= MOST_WASTED + MOST_MESSAGES
+
+
+def test_blocks_without_bytes_are_bounded() -> None:
+    """Records of a few bytes may say that segments had 2^28 messages each, or that all were discarded."""
+    for segment in (
+        Departed(0, MOST_MESSAGES, None, np.empty(0, np.int64)),
+        Departed(0, MOST_MESSAGES, np.empty(0, SUM), np.arange(5)),
+    ):
+        each = MOST_MESSAGES >> SUM_BITS
+        records = [
+            segment._replace(
+                first=number * MOST_MESSAGES,
+                discarded=None if segment.sums is None else number * MOST_MESSAGES + np.arange(5),
+            )
+            for number in range(12)
+        ]
+        data = b"".join(encode_departed(SPOOL, one) for one in records)
+        found = [one.first for one in decode_departed(SPOOL, data)]
+        assert found == [number * MOST_MESSAGES for number in range(MOST_BLOCKS // each)]
+
+
+def test_a_record_has_no_more_than_its_messages_need() -> None:
+    """More blocks, or more bytes of discards, than there may be, are no record, whatever the check says."""
+    whole = Departed(0, 10, np.zeros(1, SUM), np.arange(3))
+    assert len(read(encode_departed(SPOOL, whole))) == 1
+    for name, value in (("blocks", 2), ("discarded_bytes", 400)):
+        data = bytearray(encode_departed(SPOOL, whole) + bytes(512))
+        head = np.frombuffer(data, HEAD, 1)
+        head[name], head["check"] = value, 0
+        length = HEAD.itemsize + int(head["blocks"][0]) * SUM.itemsize + int(head["discarded_bytes"][0])
+        head["check"] = digest(bytes(data[: length + -length % ALIGN]), sums_book.seed_of(SPOOL))
+        assert read(bytes(data)) == []
+
+
+def test_a_book_ends_behind_its_last_whole_record() -> None:
+    """Also where a reader would leave records out: nothing is written over them."""
+    records = [
+        encode_departed(SPOOL, Departed(number * MOST_MESSAGES, MOST_MESSAGES, None, None))
+        for number in range(2 * MOST_BLOCKS // (MOST_MESSAGES >> SUM_BITS))
+    ]
+    whole = b"".join(records)
+    assert end_of_book(SPOOL, whole + records[0][:-1]) == len(whole)
+    assert end_of_book(SPOOL, b"") == 0

@@ -56,7 +56,7 @@ def sent(spool: SpoolFixture) -> list[int]:
 def book(spool: SpoolFixture) -> list[Departed]:
     """The segments in its book."""
     data = spool.layout.sums.read_bytes() if spool.layout.sums.exists() else b""
-    return [segment for _, segment in decode_departed(uuid_of(spool), data)]
+    return list(decode_departed(uuid_of(spool), data))
 
 
 @pytest.mark.parametrize("discarded", [[], [0, 1, 77, 150, 151, 152]])
@@ -112,6 +112,19 @@ def test_a_long_book_becomes_the_older_one(tmp_path: Path) -> None:
     assert book(spool)[-1].first == sent(spool)[-1]
 
 
+def test_a_book_that_is_no_file_keeps_no_segment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Room for messages is worth more; once the place is free again, there is a book again."""
+    spool = delivered(tmp_path, [])
+    firsts = sent(spool)
+    keeper = Departures(spool.layout, uuid_of(spool))
+    spool.layout.sums.mkdir()
+    keeper.note(firsts[:1])
+    assert "a witness cannot check segments that are removed" in caplog.text
+    spool.layout.sums.rmdir()
+    keeper.note(firsts[1:])
+    assert [segment.first for segment in book(spool)] == firsts[1:]
+
+
 def test_without_room_segments_go_without_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,7 +137,7 @@ def test_without_room_segments_go_without_sums(
     monkeypatch.setattr(departures, "reserve", full)
     Departures(spool.layout, uuid_of(spool)).note(sent(spool))
     assert book(spool) == []
-    assert "no room for their sums" in caplog.text
+    assert "for want of their sums: no room" in caplog.text
 
 
 def test_the_keeper_writes_before_it_removes(tmp_path: Path) -> None:
