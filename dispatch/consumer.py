@@ -45,6 +45,8 @@ _REMEMBERED = 64
 """Errors: brokers that are away give two a second each."""
 
 _BATCH = 1000
+_SEQUENCE_AT, _HIGHEST_BIT = 16, 0x80
+"""In the value of our header: the uuid of the spool is before it."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 """The name and the value of each header of a record, in order."""
@@ -180,9 +182,14 @@ def read_headers(message: Any) -> Headers:
         return headers
 
 
+def is_id(value: bytes | None) -> bool:
+    """Whether the value of a header `bruce-id` is one: sequences never use the highest bit."""
+    return value is not None and len(value) == HEADER_BYTES and value[_SEQUENCE_AT] < _HIGHEST_BIT
+
+
 def find_id(headers: Headers) -> int | None:
     """Which of a record's headers names its message; None: it has no id."""
     for at, (name, value) in enumerate(headers):
         if name == _ID_NAME:
-            return at if value is not None and len(value) == HEADER_BYTES else None
+            return at if is_id(value) else None
     return None

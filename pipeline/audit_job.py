@@ -19,11 +19,12 @@ from pipeline.audit import AGES, PLACES, SPOOLS, Dropped, Told, match, stamp, su
 from pipeline.audit_report import Report, make_report
 from pipeline.delivery.choice import Routes, partition_by
 from pipeline.engine import DataFrame, Engine, f, show_hour
+from pipeline.errors import SegmentGone, finishing
 from pipeline.kafka.ends import Start, count_dropped, find_starts, offsets_of, plan_withheld
 from pipeline.kafka.ranges import list_topics
 from pipeline.source.fields import CONTENT, REPLAYED, UNREAD
 from pipeline.source.outcomes import Outcomes, plan_with_outcomes
-from pipeline.source.plan import SpoolPlan
+from pipeline.source.plan import SpoolPlan, refuse_copies
 from router.partition import DEFAULT
 
 _COLUMNS = ("spool", "sequence", "topic", "partition_key", "to_partition", "timestamp_ms", "key", UNREAD[0])
@@ -63,8 +64,9 @@ class _Spools:
 
     @classmethod
     def plan(cls, paths: Iterable[str]) -> _Spools:
-        """The spools at these paths. Raises NoSpool."""
+        """The spools at these paths. Raises NoSpool, and JobFailed for copies of one spool."""
         found = list(plan_with_outcomes(paths))
+        refuse_copies(plan for plan, _ in found)
         return cls([plan for plan, _ in found], {plan.spool: told for plan, told in found if told})
 
     def topics(self) -> set[str]:
@@ -72,19 +74,24 @@ class _Spools:
         return set().union(*(plan.topics() for plan in self.plans))
 
     def ranges(self) -> pa.Table:
-        """A table of SPOOLS: a chain of conditions, one a spool, is more than the JVM takes for some hundred.
-
-        Copies of one spool have one row, or a join would double their messages.
-        """
-        ranges: dict[str, tuple[int, int]] = {}
-        for plan in filter(lambda plan: plan.spool, self.plans):
-            first, end = ranges.get(plan.spool, (plan.begin, plan.next_sequence))
-            ranges[plan.spool] = min(first, plan.begin), max(end, plan.next_sequence)
+        """A table of SPOOLS: the JVM does not take a chain of some hundred conditions, one a spool."""
         told = self.outcomes
         return _table(
             SPOOLS,
-            [(spool, *held, spool in told and told[spool].marked) for spool, held in ranges.items()],
+            [
+                (one.spool, one.begin, one.next_sequence, one.spool in told and told[one.spool].marked)
+                for one in self.plans
+                if one.spool
+            ],
         )
+
+    def begins(self) -> list[int]:
+        """The first sequence of each."""
+        return [plan.begin for plan in self.plans]
+
+    def left(self) -> _Spools:
+        """The same without the segments that have been removed since."""
+        return replace(self, plans=[plan.left() for plan in self.plans])
 
     def read(self, engine: Engine, routes: Routes, columns: Sequence[str]) -> DataFrame:
         """All messages with their partitions, and a row for each range that the disk cannot read."""
@@ -130,6 +137,7 @@ class _Spools:
 _ALL = AuditOptions()
 
 
+@finishing()
 def run_audit(
     engine: Engine,
     paths: Iterable[str],
@@ -149,20 +157,26 @@ def run_audit(
     topics = spools.topics() if options.topics is None else set(options.topics)
     in_kafka = sorted(known.keys() & topics)
     with engine.working():
-        table, routes = engine.table(spools.ranges()), spools.routes(known, options)
+        routes = spools.routes(known, options)
         content = _WHOLE if options.unstamped else _HASHED
         more = [column for name, column in _FOR.items() if name in options.by]
         everything = spools.read(engine, routes, [*content, *more])
-        stored = _seen(everything, table, options.topics)
         # Before the records: what is committed in between is then in both, and so in Kafka once.
         told = Told(spools.discarded(engine), spools.backlog(engine), _withheld(engine, properties, in_kafka))
         records = [*_RECORDS, *(("key", *_WHOLE) if options.unstamped else (*_HASHED, REPLAYED[0]))]
         kafka, read_by = engine.records(properties, in_kafka, records)
         starts = find_starts(properties, in_kafka)
+        # All that took time is done: the engine plans what it reads next.
+        spools = spools.left()
+        table = engine.table(spools.ranges())
+        stored = _seen(everything, table)
         if options.unstamped:
             kafka = stamp(stored, kafka, told=told)
         gone, by = _dropped(engine, starts), options.by
         matched = match(stored, kafka, told=told, spools=table, dropped=gone, by=by)
+        if options.topics is not None:
+            # Behind that: a record in one of them may be of a message that was stored for another topic.
+            matched = matched.where(f.col("topic").isNull() | f.col("topic").isin(*options.topics))
         rows = engine.collect(summarise(matched, by))
         # A message has a topic; a row for a range that the disk cannot read has none.
         messages = [row for row in rows if row["topic"] is not None]
@@ -171,6 +185,10 @@ def run_audit(
     dropped = count_dropped(properties, in_kafka)
     counted_rows = bound_expired(map(_shown, messages), offsets_of(starts))
     report = make_report(spools.plans, counted_rows, dropped, by, whole=options.topics is None)
+    if report.unreadable and spools.begins() != spools.left().begins():
+        raise SegmentGone(
+            "bruce removed segments while the audit ran, and what they had is not known; start it again"
+        )
     return replace(report, read_by=read_by, unread=unread)
 
 
@@ -197,13 +215,11 @@ def bound_expired(rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int])
     return found
 
 
-def _seen(everything: DataFrame, spools: DataFrame, topics: Sequence[str] | None) -> DataFrame:
+def _seen(everything: DataFrame, spools: DataFrame) -> DataFrame:
     """The messages that were stored when the spools were planned, and what could not be read."""
     unread, ends = f.col(UNREAD[0]).isNotNull(), f.broadcast(spools.select("spool", "end"))
-    seen = (
-        everything.join(ends, "spool", "left").where(unread | (f.col("sequence") < f.col("end"))).drop("end")
-    )
-    return seen if topics is None else seen.where(unread | f.col("topic").isin(*topics))
+    seen = everything.join(ends, "spool", "left").where(unread | (f.col("sequence") < f.col("end")))
+    return seen.drop("end")
 
 
 def _dropped(engine: Engine, starts: Sequence[Start]) -> Dropped | None:

@@ -18,6 +18,11 @@ maps each error to an exit code.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spool.errors import MissingPart, NoSpool, SpoolError
+
 
 class PipelineError(Exception):
     """The base of all errors of a job."""
@@ -61,3 +66,14 @@ class ArchiveConflict(JobFailed):
 
 class SegmentGone(JobFailed):
     """A segment of the plan was removed before a task read it."""
+
+
+@contextmanager
+def finishing() -> Iterator[None]:
+    """Raise JobFailed for a spool that cannot be read, such as a newer one: it says nothing of messages."""
+    try:
+        yield
+    except (NoSpool, MissingPart):
+        raise
+    except SpoolError as error:
+        raise JobFailed(str(error)) from error

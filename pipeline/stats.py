@@ -58,14 +58,13 @@ def document(
         top[_group(row)].append({"key": row["label"], "messages": row["count"]})
     found: Figures = {"version": VERSION, "total": None, "topics": []}
     by_topic: dict[str, Figures] = {}
-    for row in sorted(figures, key=lambda row: (row["topic"] or "", row["hour"] or 0)):
+    for row in sorted(figures, key=_place):
         group = _group(row)
         told = {name: value for name, value in row.items() if name not in ("topic", "hour", "keys")}
         told |= {"peak": busiest.get(group), "keys": row["keys"], "top_keys": top[group]}
         if row["topic"] is None:
             found["total"] = told
         elif row["hour"] is None:
-            # The row of a topic comes before those of its hours.
             by_topic[row["topic"]] = {"topic": row["topic"], **told, "hours": []}
         else:
             by_topic[row["topic"]]["hours"].append({"hour": show_hour(row["hour"]), **told})
@@ -73,6 +72,11 @@ def document(
         topic["peak"] = max(hour["peak"] for hour in topic["hours"])
         found["topics"].append(topic)
     return found
+
+
+def _place(row: Mapping[str, Any]) -> tuple[object, ...]:
+    """In order by topic, the row of all its hours first."""
+    return row["topic"] or "", row["hour"] is not None, row["hour"] or 0
 
 
 def _group(row: Mapping[str, Any]) -> Group:
@@ -85,7 +89,9 @@ def marked(stored: DataFrame) -> DataFrame:
         "topic",
         hour_of("received_at").alias("hour"),
         f.unix_seconds("received_at").alias("second"),
-        (f.coalesce(f.octet_length("key"), f.lit(0)) + f.octet_length("value")).cast("long").alias("size"),
+        (f.coalesce(f.octet_length("key"), f.lit(0)) + f.coalesce(f.octet_length("value"), f.lit(0)))
+        .cast("long")
+        .alias("size"),
         _label().alias("label"),
     )
 

@@ -167,7 +167,7 @@ def _refused(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
         return errors.NO_READER
     complain(f"standard output cannot be written: {error.strerror}")
-    return errors.FOUND
+    return errors.UNFINISHED
 
 
 def _drop_output() -> None:

@@ -43,6 +43,7 @@ from pipeline.archive.files import File
 from pipeline.archive.log import Commit
 from pipeline.errors import ArchiveConflict, JobFailed
 from pipeline.source.fields import ARCHIVED, PARTITIONS, to_schema
+from pipeline.source.remote import is_address, local_path, shown
 
 TABLE = "bruce.messages"
 CATALOG = "catalog.db"
@@ -66,7 +67,11 @@ _STAGING = re.compile(r"/data/((\d{10})-[0-9a-f]{32})/")
 
 def local_catalog(directory: str) -> Catalog:
     """The catalog of this host, in a directory."""
-    root = Path(directory).absolute()
+    if is_address(directory) and not directory.startswith("file:"):
+        raise JobFailed(
+            f"{shown(directory)} is no directory of this host: give --catalog NAME, as pyiceberg has it"
+        )
+    root = Path(local_path(directory)).absolute()
     root.mkdir(parents=True, exist_ok=True)
     uri = f"sqlite:///{root}/{CATALOG}"
     with explained(uri):
@@ -144,9 +149,11 @@ class IcebergTable:
     def visible(self) -> list[File]:
         """The files of the newest snapshot."""
         with explained(self.address):
-            files = [task.file for task in self._table.scan().plan_files()]
+            # A file of which rows were deleted stays as it is: merged, it would have them again.
+            files = [task.file for task in self._table.scan().plan_files() if not task.delete_files]
         # Each program has folders of its own: the partition tells which files may become one.
         named = {f"{file.partition}/{below(file.file_path, 1)}": file for file in files}
+        self._known.clear()
         self._known.update(named)
         found = [File(name, file.file_size_in_bytes) for name, file in named.items()]
         return sorted(found, key=lambda file: file.name)

@@ -13,6 +13,7 @@ may run beside a live daemon, with or without Kafka, and again at any time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from threading import Event
 
@@ -21,10 +22,10 @@ import pyarrow as pa
 from pipeline.archive.files import Files, choose_bins
 from pipeline.archive.log import Log
 from pipeline.engine import Column, DataFrame, Engine, f
-from pipeline.errors import ArchiveConflict, JobFailed
+from pipeline.errors import ArchiveConflict, JobFailed, finishing
 from pipeline.source.fields import NO_TOPIC, TAKEN_OVER
-from pipeline.source.plan import DamagedSegment, SpoolPlan, plan_spools
-from pipeline.source.remote import shown
+from pipeline.source.plan import DamagedSegment, SpoolPlan, plan_spools, refuse_copies
+from spool.errors import SpoolError
 from spool.words import counted
 
 TOPIC = r"^[a-zA-Z0-9._-]{1,249}\z"
@@ -81,6 +82,7 @@ class ArchiveReport:
         )
 
 
+@finishing()
 def run_archive(
     engine: Engine, files: Files, paths: Iterable[str], *, compact: bool = False
 ) -> ArchiveReport:
@@ -89,7 +91,7 @@ def run_archive(
     `compact` then merges small files. Raises NoSpool, JobFailed.
     """
     plans, damaged = _plan_each(paths)
-    with engine.working():
+    with engine.working(), _written_to(files.address):
         log = files.open()
         before = log.newest.spools
         new = [_New(plan, *before.get(plan.spool, (0, None))) for plan in plans]
@@ -133,21 +135,25 @@ def follow_archive(
         stop.wait(files.every_s)
 
 
+@contextmanager
+def _written_to(address: str) -> Iterator[None]:
+    """Raise JobFailed for what the system refuses: a full disk is nothing wrong with the spools."""
+    try:
+        yield
+    except SpoolError:
+        raise
+    except OSError as error:
+        raise JobFailed(f"{address} cannot be used: {error.strerror or error}; nothing is lost") from error
+
+
 def _plan_each(paths: Iterable[str]) -> tuple[list[SpoolPlan], list[DamagedSegment]]:
     """A plan of each spool that holds something readable, and the segments with damaged headers.
 
     Raises NoSpool, and JobFailed for copies of one spool.
     """
-    found: dict[str, SpoolPlan] = {}
-    damaged: list[DamagedSegment] = []
-    for plan in plan_spools(paths):
-        damaged += plan.damaged
-        if plan.spool in found:
-            both = " and ".join(shown(one.directory) for one in (found[plan.spool], plan))
-            raise JobFailed(f"{both} are copies of one spool; name one of them")
-        if plan.spool:
-            found[plan.spool] = plan
-    return list(found.values()), damaged
+    plans = list(plan_spools(paths))
+    refuse_copies(plans)
+    return [plan for plan in plans if plan.spool], [one for plan in plans for one in plan.damaged]
 
 
 @dataclass(frozen=True, slots=True)

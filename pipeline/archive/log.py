@@ -15,17 +15,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
-from pipeline.errors import JobFailed
+from pipeline.errors import ArchiveConflict, JobFailed
 
 _LOG_VERSION = 1
 COMMITS, STAGING = "_bruce/commits", "_bruce/staging"
 KEPT = 10
 """Commits that stay; the newest says all that is needed."""
+MOST_BYTES = 64 << 20
+"""Of a commit."""
+_STAGED = re.compile(rf"{STAGING}/\d{{10}}-[0-9a-f]{{32}}")
+_FILE = re.compile(r"topic=[^/\0]+/date=[^/\0]+/[^/\0]+\.parquet")
+_SPOOL = re.compile(r"[0-9a-f]{32}")
+_COMMIT = re.compile(r"\d{10}\.json")
+_DRAFT = re.compile(r"\d{10}\.json\..*tmp")
 
 
 class Store(Protocol):
@@ -37,11 +45,14 @@ class Store(Protocol):
     def list(self, name: str) -> list[str]:
         """The names in a directory, in order; none when there is no such directory."""
 
-    def read(self, name: str) -> str:
-        """A small file."""
+    def read(self, name: str, most: int) -> bytes:
+        """A file, or as many bytes of it."""
 
     def publish(self, name: str, text: str) -> None:
-        """Write a small file, all or nothing. Raises ArchiveConflict when there is one of this name."""
+        """Write a small file, all or nothing. Raises ArchiveConflict when there is one of this name.
+
+        A kill may leave a draft, whose name begins with this one.
+        """
 
     def move(self, source: str, target: str) -> None:
         """Give a file the name it keeps; no error when that was done before."""
@@ -49,7 +60,7 @@ class Store(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with its contents; no error when it is gone."""
 
-    def sync(self, names: Iterable[str]) -> None:
+    def sync(self, names: Iterable[str], *, may_be_gone: bool = False) -> None:
         """Sync files and their directories; only of a local disk, since other stores do it themselves."""
 
 
@@ -89,7 +100,7 @@ class ArchiveLog:
     """The commits of one archive."""
 
     def __init__(self, store: Store) -> None:
-        """Finish the commit of a killed job. Raises JobFailed for an archive of a newer bruce."""
+        """Finish the commit of a killed job. Raises JobFailed for a damaged commit, or a newer bruce's."""
         self._store = store
         self.newest = self._read_newest()
         if self.newest.number:
@@ -109,8 +120,16 @@ class ArchiveLog:
         """Commit. Raises ArchiveConflict, without any change, when another job was faster."""
         known = {**self.newest.spools, **spools}
         done = Commit(self.newest.number + 1, known, staging, moves, replaced)
-        self._store.sync([source for source, _ in moves])
-        self._store.publish(_name(done.number), json.dumps({"version": _LOG_VERSION, **asdict(done)}))
+        try:
+            self._store.sync([source for source, _ in moves])
+            self._store.publish(_name(done.number), json.dumps({"version": _LOG_VERSION, **asdict(done)}))
+        except FileNotFoundError:
+            # A job that was faster has removed what this one staged.
+            if self._read_newest().number < done.number:
+                raise
+            raise ArchiveConflict(
+                f"another job writes to {self._store.address}; start this one again"
+            ) from None
         self.newest = done
         self._finish()
 
@@ -126,15 +145,19 @@ class ArchiveLog:
                     self._store.move(source, name)
                 else:
                     self._store.remove(name)
-            self._store.sync([target for _, target in done.moves])
+            # Another process may finish the same, and merge them by now.
+            self._store.sync([target for _, target in done.moves], may_be_gone=True)
         self._clear()
 
     def _clear(self) -> None:
-        """Remove the staged files of jobs that have ended, and old commits."""
+        """Remove the staged files and the drafts of jobs that have ended, and old commits."""
+        # A higher number may be that of a running job.
         for name in self._store.list(STAGING):
-            # A higher number may be that of a running job.
-            if int(name.partition("-")[0]) <= self.newest.number:
+            if _STAGED.fullmatch(f"{STAGING}/{name}") and int(name[:10]) <= self.newest.number:
                 self._store.remove(f"{STAGING}/{name}")
+        for name in self._store.list(COMMITS):
+            if _DRAFT.fullmatch(name) and int(name[:10]) <= self.newest.number:
+                self._store.remove(f"{COMMITS}/{name}")
         for name in _committed(self._store.list(COMMITS))[:-KEPT]:
             self._store.remove(f"{COMMITS}/{name}")
 
@@ -142,14 +165,61 @@ class ArchiveLog:
         names = _committed(self._store.list(COMMITS))
         if not names:
             return Commit()
-        found = json.loads(self._store.read(f"{COMMITS}/{names[-1]}"))
-        if found.pop("version") != _LOG_VERSION:
-            raise JobFailed(f"{self._store.address} was written by a newer bruce")
-        return Commit(**found)
+        name = f"{COMMITS}/{names[-1]}"
+        try:
+            return _decode(self._store.read(name, MOST_BYTES), int(names[-1][:10]))
+        except _Newer:
+            raise JobFailed(f"{self._store.address} was written by a newer bruce") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise JobFailed(
+                f"{self._store.address}/{name} is damaged: bring it back from a copy; without it a job "
+                "does not know what is archived"
+            ) from None
+
+
+class _Newer(Exception):
+    """A commit of a later version."""
+
+
+def _decode(data: bytes, number: int) -> Commit:
+    """The commit in a file, whose name has its number. Raises _Newer, and other errors for damage.
+
+    A commit may be by anybody who can write into the archive: it names nothing but files of the archive.
+    """
+    found = json.loads(data)
+    if found["version"] != _LOG_VERSION:
+        raise _Newer
+    spools = {_checked(_SPOOL, spool): _counts(told) for spool, told in found["spools"].items()}
+    staging = found["staging"] and _checked(_STAGED, found["staging"])
+    moves = [(_staged(staging, source), _checked(_FILE, target)) for source, target in found["moves"]]
+    replaced = [_checked(_FILE, name) for name in found["replaced"]]
+    if found["number"] != number:
+        raise ValueError
+    return Commit(number, spools, staging, moves, replaced)
+
+
+def _checked(pattern: re.Pattern[str], name: str) -> str:
+    if not pattern.fullmatch(name):
+        raise ValueError
+    return name
+
+
+def _staged(staging: str, name: str) -> str:
+    _checked(_FILE, name.removeprefix(f"{staging}/"))
+    if not staging or not name.startswith(f"{staging}/"):
+        raise ValueError
+    return name
+
+
+def _counts(told: Sequence[int]) -> list[int]:
+    first, stored = told
+    if not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in (first, stored)):
+        raise ValueError
+    return [first, stored]
 
 
 def _committed(names: Sequence[str]) -> list[str]:
-    return [name for name in names if name.endswith(".json")]
+    return [name for name in names if _COMMIT.fullmatch(name)]
 
 
 def _name(number: int) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -53,18 +55,20 @@ class HadoopStore:
             return []
         return sorted(status.getPath().getName() for status in self._fs.listStatus(path))
 
-    def read(self, name: str) -> str:
-        """A small file."""
+    def read(self, name: str, most: int) -> bytes:
+        """A file, or as many bytes of it."""
         stream = self._fs.open(self._path(name))
         try:
-            return str(self._text.IOUtils.toString(stream, "UTF-8"))
+            bounded = self._text.input.BoundedInputStream(stream, most)
+            return bytes(self._text.IOUtils.toByteArray(bounded))
         finally:
             stream.close()
 
     def publish(self, name: str, text: str) -> None:
         """Write a small file, all or nothing. Raises ArchiveConflict when there is one of this name."""
-        draft = self._path(f"{name}.tmp")
-        stream = self._fs.create(draft, True)
+        # Of its own: that of another job may be renamed at this moment.
+        draft = self._path(f"{name}.{uuid.uuid4().hex}.tmp")
+        stream = self._fs.create(draft, False)
         stream.write(bytearray(text.encode()))
         stream.hsync()
         stream.close()
@@ -89,21 +93,22 @@ class HadoopStore:
         """Remove a file, or a directory with its contents; no error when it is gone."""
         self._fs.delete(self._path(name), True)
 
-    def sync(self, names: Iterable[str]) -> None:
+    def sync(self, names: Iterable[str], *, may_be_gone: bool = False) -> None:
         """Sync files and their directories; only of a local disk, since other stores do it themselves."""
         files = list(names)
-        self._sync([*files, *{os.path.dirname(name) for name in files}])
+        self._sync([*files, *{os.path.dirname(name) for name in files}], may_be_gone=may_be_gone)
 
-    def _sync(self, names: Iterable[str]) -> None:
+    def _sync(self, names: Iterable[str], *, may_be_gone: bool = False) -> None:
         if not self.address.startswith("file:"):
             return
         directory = str(self._root.toUri().getPath())
         for name in names:
-            fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            with suppress(*([FileNotFoundError] if may_be_gone else [])):
+                fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
 
     def _rename(self, source: Any, target: Any) -> None:
         """Raises Py4JJavaError when there is a file of that name: this rename overwrites nothing."""

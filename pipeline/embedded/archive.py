@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,40 +45,46 @@ class LocalStore:
         except FileNotFoundError:
             return []
 
-    def read(self, name: str) -> str:
-        return (self._root / name).read_text(encoding="utf-8")
+    def read(self, name: str, most: int) -> bytes:
+        with (self._root / name).open("rb") as file:
+            return file.read(most)
 
     def publish(self, name: str, text: str) -> None:
-        path, draft = self._root / name, self._root / f"{name}.tmp"
+        # Of its own: that of another job may be the same file as a commit.
+        path, draft = self._root / name, self._root / f"{name}.{uuid.uuid4().hex}.tmp"
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        _sync_file(draft)
         try:
+            draft.write_text(text, encoding="utf-8")
+            _sync_file(draft)
             # A rename would take the place of another job's.
             os.link(draft, path)
         except FileExistsError:
             raise ArchiveConflict(f"another job writes to {self.address}; start this one again") from None
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
         sync_directory(path.parent)
 
     def move(self, source: str, target: str) -> None:
         if not (self._root / source).exists():
             return
         (self._root / target).parent.mkdir(parents=True, exist_ok=True)
-        os.rename(self._root / source, self._root / target)
+        # Another process may finish the same commit.
+        with suppress(FileNotFoundError):
+            os.rename(self._root / source, self._root / target)
 
     def remove(self, name: str) -> None:
         path = self._root / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
-    def sync(self, names: Iterable[str]) -> None:
+    def sync(self, names: Iterable[str], *, may_be_gone: bool = False) -> None:
         paths = [self._root / name for name in names]
         for path in paths:
-            _sync_file(path)
+            with suppress(*([FileNotFoundError] if may_be_gone else [])):
+                _sync_file(path)
         # A new folder's name is in the one above it.
         folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(self._root)}
         for folder in folders:
@@ -108,11 +116,13 @@ class LocalFiles:
         return self._write([rows], staging)
 
     def visible(self) -> list[File]:
-        found = self._root.glob(f"{PARTITIONS[0]}=*/{PARTITIONS[1]}=*/*.parquet")
-        return sorted(
-            (File(str(path.relative_to(self._root)), path.stat().st_size) for path in found),
-            key=lambda file: file.name,
-        )
+        return sorted(self._list(), key=lambda file: file.name)
+
+    def _list(self) -> Iterator[File]:
+        for path in self._root.glob(f"{PARTITIONS[0]}=*/{PARTITIONS[1]}=*/*.parquet"):
+            # Another job may merge it.
+            with suppress(FileNotFoundError):
+                yield File(str(path.relative_to(self._root)), path.stat().st_size)
 
     def count(self, names: Sequence[str]) -> int:
         return sum(parquet.read_metadata(self._root / name).num_rows for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, pairwise
 from typing import BinaryIO, NamedTuple, Self
 from urllib.parse import quote
@@ -51,8 +52,14 @@ class FolderWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.end_file()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.end_file()
+        # The reason is on its way, and what was written counts for nothing.
+        for one in (self._file, self._sink):
+            with suppress(OSError, ValueError, pa.ArrowException):
+                if one:
+                    one.close()
 
     def add_all(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Rows of `fields.ARCHIVED`."""

@@ -85,7 +85,9 @@ def _id_bytes(headers: Column) -> Column:
     """The value of the first header `bruce-id`, if it is an id; else null."""
     # Those behind it are the sender's, who could name any message.
     first = f.try_element_at(f.filter(headers, lambda one: one["key"] == HEADER), f.lit(1))["value"]
-    return f.when(f.octet_length(first) == HEADER_BYTES, first)
+    # Sequences never use the highest bit, which conv and casts would refuse.
+    is_id = (f.octet_length(first) == HEADER_BYTES) & (f.substring(first, 17, 1) < f.lit(b"\x80"))
+    return f.when(is_id, first)
 
 
 def _own_headers(headers: Column) -> Column:

@@ -25,13 +25,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.source.remote import find_remote, is_address, local_path, mirror
+from pipeline.errors import JobFailed
+from pipeline.source.remote import find_remote, is_address, local_path, mirror, shown
 from pipeline.source.segments import DamagedFile, Part, SegmentReading, open_segment, topic_name
 from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format.frame import POSITION, SEQUENCE, STORED, Tail
 from spool.format.packed import header_of, is_packed
 from spool.format.segment import bound_spares
 from spool.format.segment_format import UNLISTED, Footer, Record
+from spool.format.sums_book import MOST_MESSAGES
 from spool.index.headers import find_footer
 from spool.index.identity import read_host, read_identity
 from spool.index.index import read_index
@@ -115,6 +117,18 @@ class SpoolPlan:
         """The files whose headers are damaged, to be shown."""
         return [one.file.location for one in self.damaged if not one.file.error]
 
+    def left(self) -> SpoolPlan:
+        """The plan without the segments that were removed since: delivered ones go when room is needed."""
+        if self.address:
+            return self
+        begin = min((first for first, _ in self.layout.list_segments()), default=self.begin)
+        if begin <= self.begin:
+            return self
+        kept = self.narrow({part.first_sequence for part in self.parts if part.first_sequence >= begin})
+        gone = sum(end - first for first, end in self.runs) - sum(end - first for first, end in kept.runs)
+        damaged = [one for one in self.damaged if one.file.first_sequence >= begin]
+        return replace(kept, stored=self.stored - gone, begin=begin, damaged=damaged)
+
     def narrow(self, firsts: AbstractSet[int]) -> SpoolPlan:
         """The plan of those segments alone that begin with these sequence numbers."""
         kept = [at for at, part in enumerate(self.parts) if part.first_sequence in firsts]
@@ -170,6 +184,17 @@ def plan_spools(
             yield _moved(plan, spool.address)
 
 
+def refuse_copies(plans: Iterable[SpoolPlan]) -> None:
+    """Raise JobFailed when two of these are of one spool: each of its messages would be there twice."""
+    found: dict[str, SpoolPlan] = {}
+    for plan in plans:
+        if plan.spool in found:
+            both = " and ".join(shown(one.directory) for one in (found[plan.spool], plan))
+            raise JobFailed(f"{both} are copies of one spool; name one of them")
+        if plan.spool:
+            found[plan.spool] = plan
+
+
 def list_unreadable(paths: Iterable[str]) -> list[str]:
     """The segments of these spools whose headers are damaged: no job reads them. Raises as plan_spools."""
     return [place for plan in plan_spools(paths, skip_read_errors=True) for place in plan.unreadable]
@@ -196,6 +221,7 @@ def plan_spool(
     """
     # Before the directory: a segment in the index is then listed, or sent and gone.
     found = list(_segments(layout, _Index(layout), since or {}, skip_read_errors=skip_read_errors))
+    found = list(_possible(layout, found))
     segments = _believed([one for one in found if isinstance(one, Segment)])
     host = host or read_host(layout)
     if segments and host is None and bytes(segments[-1].header["boot"]) == boot_id():
@@ -312,8 +338,50 @@ def _look(
         return _DamagedHeader(first, suffix, os.fstat(fd).st_size, footer, why)
 
 
+def _possible(
+    layout: Layout, found: Sequence[Segment | _DamagedHeader]
+) -> Iterator[Segment | _DamagedHeader]:
+    """The same; headers that count more messages than there may be before them are damaged.
+
+    A header counts all messages before it: those of the segments since the one before, which have as many
+    sequences, and room for so many.
+    """
+    before: Segment | None = None
+    gone = 0
+    for one in found:
+        if not isinstance(one, Segment):
+            gone += 1
+        elif before is not None and not _follows(before.header, one.header, 1 + gone):
+            gone += 1
+            yield _doubted(layout, one)
+            continue
+        else:
+            before, gone = one, 0
+        yield one
+
+
+def _follows(before: Record, header: Record, segments: int) -> bool:
+    messages = int(header["stored"]) - int(before["stored"])
+    sequences = int(header["first_sequence"]) - int(before["first_sequence"])
+    return 0 <= messages <= min(sequences, segments * MOST_MESSAGES)
+
+
+def _doubted(layout: Layout, segment: Segment) -> _DamagedHeader:
+    first = int(segment.header["first_sequence"])
+    suffix = SENT if layout.segment(first, SENT).exists() else SEGMENT
+    with suppress(OSError):
+        return _DamagedHeader(first, suffix, layout.segment(first, suffix).stat().st_size, segment.footer)
+    return _DamagedHeader(first, suffix, 0, segment.footer)
+
+
 def _believed(segments: list[Segment]) -> list[Segment]:
-    """Without the footers after which the next segment would have to begin elsewhere (leads_on)."""
+    """Without the footers after which the next segment would have to begin elsewhere (leads_on).
+
+    And without those that count more messages than a segment may have.
+    """
+    for at, one in enumerate(segments):
+        if one.footer and one.footer.fields["count"] > MOST_MESSAGES:
+            segments[at] = Segment(one.header, None, None, packed=one.packed, marks=[])
     for at, (one, behind) in enumerate(pairwise(segments)):
         follows = int(behind.header["number"]) == int(one.header["number"]) + 1
         if one.footer and follows and one.footer.fields["next_sequence"] != behind.header["first_sequence"]:

@@ -326,7 +326,10 @@ def test_an_output_that_takes_nothing(called: str, spool: Path, *, buffered: boo
     more = ["--spool", spool] if called in ON_SPOOLS else []
     full = os.open("/dev/full", os.O_WRONLY)
     code, said = printing_to(full, called, *more, buffered=buffered)
-    assert (code, said[-1]) == (errors.FOUND, "standard output cannot be written: No space left on device")
+    assert (code, said[-1]) == (
+        errors.UNFINISHED,
+        "standard output cannot be written: No space left on device",
+    )
     reader, closed = os.pipe()
     os.close(reader)
     with mock.patch("cli.terminal.program.end_without_reader") as died:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,10 +14,13 @@ from confluent_kafka import Producer
 
 from dispatch.embedded import EmbeddedKafka
 from pipeline.audit_job import bound_expired
+from pipeline.errors import JobFailed
+from spool.format.segment_format import HEADER
 from spool.format.wire import encode
 from spool.index.segment_list import SegmentList
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
+from spool.native.digest import digest
 from tests.pipeline.object_store import object_store
 from tests.spool.fixture import SpoolFixture
 
@@ -147,19 +150,87 @@ def test_what_the_daemon_noted_is_not_lost(engine: Engine, kafka: EmbeddedKafka,
     }
 
 
-def test_a_copy_beside_its_spool(
+def test_a_copy_beside_its_spool_is_refused(
     engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture, tmp_path: Path
 ) -> None:
-    """Each message counts once."""
+    """Each of its messages would count twice, or by the marks of the wrong one."""
     from pipeline.audit_job import run_audit
 
     Delivery(spool, kafka, 200).send(*range(199))
     spool.stop()
     shutil.copytree(spool.options.directory, tmp_path / "copy")
     paths = [str(spool.options.directory), str(tmp_path / "copy")]
-    report = run_audit(engine, paths, {"bootstrap.servers": kafka.bootstrap_servers})
-    found = {name: count for name, count in report.total.items() if count}
-    assert found == {"stored": 200, "once": 199, "lost": 1}
+    with pytest.raises(JobFailed, match="are copies of one spool; name one of them"):
+        run_audit(engine, paths, {"bootstrap.servers": kafka.bootstrap_servers})
+
+
+def test_a_stranger_s_id_stops_no_audit(engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
+    """Its sequence is none: the record is foreign, wherever it is."""
+    from pipeline.audit_job import run_audit
+
+    delivery = Delivery(spool, kafka, 40)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for tail in (b"\x80" + bytes(7), b"\xff" * 8):
+        for uuid in (spool.identity.spool, bytes(16)):
+            producer.produce("clicks", b"x", partition=0, headers=[("bruce-id", uuid + tail)])
+    assert producer.flush(30) == 0
+    delivery.send(*range(40))
+    spool.stop()
+    report = run_audit(engine, [str(spool.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
+    assert report.sound
+    assert {name: report.total[name] for name in ("once", "foreign")} == {"once": 40, "foreign": 4}
+
+
+def test_segments_that_are_removed_meanwhile(
+    engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the reading: their messages are neither stored nor unreadable; after that it is said."""
+    from pipeline import audit_job
+
+    Delivery(spool, kafka, 400).send(*range(400))
+    spool.stop()
+    servers, ends = {"bootstrap.servers": kafka.bootstrap_servers}, audit_job.find_starts
+    summarise, paths = audit_job.summarise, [str(spool.options.directory)]
+
+    def remove() -> None:
+        spool.layout.segment(*spool.layout.list_segments()[0]).unlink()
+
+    def slowly(*given: Any) -> Any:
+        remove()
+        return ends(*given)
+
+    monkeypatch.setattr(audit_job, "find_starts", slowly)
+    report = audit_job.run_audit(engine, paths, servers)
+    held = spool.layout.list_segments()[0][0]
+    assert (report.sound, report.unreadable, report.spools[0].stored) == (True, 0, 400 - held)
+    assert report.total["once"] == 400 - held
+    monkeypatch.undo()
+
+    def late(*given: Any) -> Any:
+        remove()
+        return summarise(*given)
+
+    monkeypatch.setattr(audit_job, "summarise", late)
+    with pytest.raises(JobFailed, match="bruce removed segments"):
+        audit_job.run_audit(engine, paths, servers)
+
+
+def test_a_newer_segment_is_an_audit_that_is_not_finished(
+    engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture
+) -> None:
+    """Exit code 1 would say that something is lost."""
+    from pipeline.audit_job import run_audit
+
+    Delivery(spool, kafka, 40)
+    spool.stop()
+    path = spool.layout.segment(*spool.layout.list_segments()[0])
+    data = bytearray(path.read_bytes())
+    header = np.frombuffer(data, HEADER, 1)
+    header["version"], header["check"] = 99, 0
+    header["check"] = digest(bytes(data[: HEADER.itemsize - 8]))
+    path.write_bytes(data)
+    with pytest.raises(JobFailed, match="version 99"):
+        run_audit(engine, [str(spool.options.directory)], {"bootstrap.servers": kafka.bootstrap_servers})
 
 
 def test_a_spool_at_an_address(engine: Engine, kafka: EmbeddedKafka, tmp_path: Path) -> None:
@@ -196,6 +267,37 @@ def test_one_topic(engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture) ->
     report = run_audit(engine, [str(spool.options.directory)], servers, AuditOptions(["clicks"]))
     assert report.sound
     assert {topic: counts["once"] for topic, counts in report.topics.items()} == {"clicks": 50}
+
+
+def test_one_topic_with_records_of_others(engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
+    """A replay into it has the ids of messages that were stored for another: these are not unreadable."""
+    from pipeline.audit_job import AuditOptions, run_audit
+
+    Delivery(spool, kafka, 40).send(*range(40))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for one in range(0, 40, 2):
+        stamp = spool.identity.spool + one.to_bytes(8, "big")
+        producer.produce("views", b"%d" % one, b"k", 0, headers=[("bruce-id", stamp)])
+    assert producer.flush(30) == 0
+    spool.stop()
+    servers = {"bootstrap.servers": kafka.bootstrap_servers}
+    report = run_audit(engine, [str(spool.options.directory)], servers, AuditOptions(["views"]))
+    assert (report.sound, report.unreadable, report.total["once"]) == (True, 0, 20)
+
+
+def test_one_topic_with_damage(engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:
+    """Messages that are in Kafka, and not readable in the spool, are as wrong as in a whole audit."""
+    from pipeline.audit_job import AuditOptions, run_audit
+
+    Delivery(spool, kafka, 40).send(*range(40))
+    spool.stop()
+    frame = spool.segments()[0].frames[0]
+    with spool.layout.segment(*spool.layout.list_segments()[0]).open("r+b") as file:
+        file.seek(frame.offset + 70)
+        file.write(b"xxxx")
+    servers = {"bootstrap.servers": kafka.bootstrap_servers}
+    report = run_audit(engine, [str(spool.options.directory)], servers, AuditOptions(["views"]))
+    assert (report.sound, report.total["unreadable"], report.total["lost"]) == (False, 10, 0)
 
 
 def test_a_damaged_header_is_named(engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.engine import Engine
 from pipeline.stats import run_stats
-from spool.format.wire import encode
+from spool.format.wire import encode, encode_message
 from tests.spool.fixture import SpoolFixture
 
 NOON = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()) * 10**9
@@ -39,6 +39,29 @@ def test_hours_peaks_sizes_and_keys(engine: Engine, spool: SpoolFixture) -> None
     assert orders["top_keys"][:2] == [{"key": "hot", "messages": 9}, {"key": "even", "messages": 5}]
     assert (views["messages"], views["bytes"], views["keys"], views["top_keys"]) == (1, 0, 0, [])
     assert found["total"]["messages"] == 21
+
+
+def test_tombstones_have_the_bytes_of_their_keys(engine: Engine, spool: SpoolFixture) -> None:
+    """A null value has none, alone in its topic or beside others."""
+    spool.append([encode_message(b"orders", None, key=b"abc"), encode_message(b"gone", None, key=b"abcd")])
+    spool.append([encode(b"orders", b"v" * 10)])
+    spool.step()
+    found = run_stats(engine, [str(spool.options.directory)])
+    gone, orders = found["topics"]
+    assert (gone["bytes"], gone["median_bytes"], gone["most_bytes"]) == (4, 4, 4)
+    assert (orders["bytes"], orders["most_bytes"]) == (13, 10)
+
+
+def test_hours_at_the_epoch(engine: Engine, spool: SpoolFixture) -> None:
+    """As of a host whose clock was not set."""
+    for second in (30, 3601):
+        spool.append([encode(b"orders", b"v")], received_ns=second * 10**9)
+    spool.step()
+    (orders,) = run_stats(engine, [str(spool.options.directory)])["topics"]
+    assert [(hour["hour"], hour["messages"]) for hour in orders["hours"]] == [
+        ("1970-01-01T00:00:00Z", 1),
+        ("1970-01-01T01:00:00Z", 1),
+    ]
 
 
 def test_one_topic(engine: Engine, spool: SpoolFixture) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 
 from pipeline.archive import iceberg
 from pipeline.archive.files import Files
@@ -236,6 +236,43 @@ def test_compaction(archive: Callable[..., ArchiveReport], spool: SpoolFixture, 
     assert len(list(data.rglob("*.parquet"))) == 2 + 1
     assert [row["sequence"] for row in rows_of(table)] == list(range(160))
     assert archive().messages == 0
+
+
+def test_a_file_with_deleted_rows_stays(
+    archive: Callable[..., ArchiveReport],
+    spool: SpoolFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another program has deleted rows of it: merged with others, it would have them again."""
+    for _ in range(3):
+        fill(spool, 40)
+        archive()
+    table = table_in(tmp_path / "lake")
+    deleted = min(task.file.file_path for task in table.scan().plan_files())
+    plan_files = type(table.scan()).plan_files
+
+    def plan(scan: Any) -> list[Any]:
+        return [
+            FileScanTask(task.file, {task.file}) if task.file.file_path == deleted else task
+            for task in plan_files(scan)
+        ]
+
+    monkeypatch.setattr(type(table.scan()), "plan_files", plan)
+    assert archive(compact=True).merged == 5
+    monkeypatch.undo()
+    table.refresh()
+    assert deleted in {task.file.file_path for task in table.scan().plan_files()}
+
+
+def test_an_address_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, and not made as a folder of that name; file: is one of this host."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobFailed, match=r"^s3://lake/x is no directory of this host: give --catalog"):
+        iceberg.local_catalog("s3://me:secret@lake/x")
+    assert not list(tmp_path.iterdir())
+    iceberg.local_catalog((tmp_path / "lake").as_uri())
+    assert [path.name for path in tmp_path.iterdir()] == ["lake"]
 
 
 class Later(datetime):

@@ -31,9 +31,9 @@ def mortal(session: SparkSession, directory: Path, steps: int) -> Any:
             self._step()
             super()._rename(source, target)
 
-        def _sync(self, names: Any) -> None:
+        def _sync(self, names: Any, **how: Any) -> None:
             self._step()
-            super()._sync(names)
+            super()._sync(names, **how)
 
         def remove(self, name: str) -> None:
             self._step()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,5 +95,27 @@ def test_a_name_is_given_once(tmp_path: Path) -> None:
     store.publish("_bruce/commits/1", "mine")
     with pytest.raises(JobFailed, match="another job writes to"):
         store.publish("_bruce/commits/1", "theirs")
-    assert (store.list("_bruce/commits"), store.read("_bruce/commits/1")) == (["1"], "mine")
+    assert (store.list("_bruce/commits"), store.read("_bruce/commits/1", 3)) == (["1"], b"min")
     assert store.list("nowhere") == []
+
+
+def test_a_full_disk_is_an_archive_that_is_not_finished(
+    spool: SpoolFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sentence says so, and nothing of it is there; nothing is wrong with the spool."""
+    fill(spool, 20)
+    engine, paths = DuckEngine(), [str(spool.options.directory)]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("draft", "rows"):
+        target = tmp_path / name
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                *((Path, "write_text") if name == "draft" else (parquet.ParquetWriter, "write_table")), refuse
+            )
+            with pytest.raises(JobFailed, match=r"cannot be used: No space left|No space left on device"):
+                run_archive(engine, LocalFiles(engine, str(target)), paths)
+        assert not list(target.glob("topic=*"))
+        assert run_archive(engine, LocalFiles(engine, str(target)), paths).messages == 20

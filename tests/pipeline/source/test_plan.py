@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from pipeline.errors import JobFailed
-from pipeline.source.outcomes import _pending, read_outcomes
+from pipeline.source.outcomes import _pending, read_outcomes, tell_delivered
 from pipeline.source.plan import plan_spool
 from pipeline.source.segments import SegmentReading
 from spool.format.frame import POSITION
+from spool.format.scan import read_header
+from spool.format.segment_format import HEADER
 from spool.index.segment_list import SegmentList
 from spool.layout import SEGMENT, SENT
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
+from spool.native.digest import digest
 from tests.spool.fixture import SpoolFixture
 from tests.spool.stored import pack_file, shorten
 
@@ -112,6 +115,25 @@ def test_a_damaged_header_is_named_and_counted(spool: SpoolFixture) -> None:
     assert plan.unreadable == [str(spool.layout.segment(*names[at])) for at in hurt]
     assert plan.stored + sum(one.messages for one in plan.damaged) == 300
     assert [part.number for part in plan.parts] == [at + 1 for at in range(len(names)) if at not in hurt]
+
+
+@pytest.mark.parametrize("stored", [0, 1 << 60, (1 << 64) - 1])
+def test_a_header_that_counts_what_cannot_be_is_damaged(spool: SpoolFixture, stored: int) -> None:
+    """Nothing is counted by it, and nothing made as large as it says."""
+    spool.fill(400)
+    spool.stop()
+    path = spool.layout.segment(*spool.layout.list_segments()[2])
+    data = bytearray(path.read_bytes())
+    header = np.frombuffer(data, HEADER, 1)
+    header["stored"] = stored
+    header["check"] = digest(bytes(data[: HEADER.itemsize - 8]))
+    path.write_bytes(data)
+    assert int(read_header(path)["stored"]) == stored
+    plan = plan_spool(spool.layout)
+    assert plan.unreadable == [str(path)]
+    assert plan.stored == 1200
+    tell_delivered(plan)
+    assert sum(end - first for first, end in plan.runs) == 1200
 
 
 def test_small_chunks_give_the_same(spool: SpoolFixture) -> None:
