@@ -27,7 +27,7 @@ from ingest.kafka.storing import Storing
 MOST_REQUEST_BYTES = 16 << 20
 RECEIVE_BYTES = 256 << 10
 """In one call."""
-MOST_ANSWERS = 64
+MOST_ANSWERS, PART_BYTES = 64, 256
 UNREAD_BYTES = 1 << 20
 QUIET_S, IDLE_S = 30.0, 600.0
 RATE_BYTES = 16 << 10
@@ -58,6 +58,11 @@ class Reply:
     resume_at: float = 0.0
     """When its request goes on, that had nothing to offer in its turn."""
 
+    @property
+    def bytes(self) -> int:
+        """About as many bytes as it takes."""
+        return len(self.data) + (PART_BYTES * len(self.storing.parts) if self.storing else 0)
+
 
 @dataclass(eq=False, slots=True)
 class Client:
@@ -83,6 +88,8 @@ class Client:
     """When something came last, or was sent."""
     begun: float = 0.0
     """When the request began that is not there whole; 0: there is none."""
+    held: int = 0
+    """Bytes of the request that is being stored."""
     granted: int = 0
     """Bytes of the pool."""
     starved: bool = False
@@ -131,7 +138,7 @@ class Client:
             or self.starved
             or self.storing
             or len(self.replies) >= MOST_ANSWERS
-            or len(self.outbox) >= UNREAD_BYTES
+            or len(self.outbox) + sum(one.bytes for one in self.replies) >= UNREAD_BYTES
         )
 
     @property
@@ -172,7 +179,10 @@ class Client:
             return f"it has not read an answer for {QUIET_S:.0f} s"
         if self.is_idle and now - self.came > IDLE_S:
             return "idle"
-        if self.begun and self.may_send and now - self.begun > QUIET_S + len(self.inbox) / RATE_BYTES:
+        if not self.may_send:
+            # Nothing is read from it: the rest may be there.
+            self.begun = now if self.begun else 0.0
+        elif self.begun and now - self.begun > QUIET_S + len(self.inbox) / RATE_BYTES:
             return "the rest of a request does not come"
         return ""
 
@@ -214,6 +224,7 @@ class Memory:
     def __init__(self, most: int) -> None:
         self._most, self._given = most, 0
         self._of: dict[int, int] = {}
+        self._waiting: dict[Client, None] = {}
 
     def grant(self, client: Client, wanted: int) -> bool:
         """Let a client have so many bytes; False when it is to wait for others."""
@@ -229,3 +240,23 @@ class Memory:
             del self._of[client.uid]
         client.granted = wanted
         return True
+
+    def serve(self, client: Client) -> None:
+        """Let a client have memory for what it sends, or have it wait: it is `starved` then."""
+        wanted = client.held + len(client.inbox) + client.missing
+        client.starved = wanted > max(SMALL_BYTES, client.granted) and not self.grant(client, wanted)
+        if client.starved:
+            self._waiting[client] = None
+        else:
+            self._waiting.pop(client, None)
+
+    def feed(self) -> list[Client]:
+        """Those that waited, and have memory now."""
+        waiting = list(self._waiting)
+        for client in waiting:
+            self.serve(client)
+        return [client for client in waiting if not client.starved]
+
+    def forget(self, client: Client) -> None:
+        """It waits for none."""
+        self._waiting.pop(client, None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from itertools import chain
+
 import numpy as np
 
 from ingest.kafka.errors import Code
@@ -12,6 +15,8 @@ from spool.marks.outcomes import OPEN, UNTOLD, OutcomeReader, open_outcomes
 
 LOOK_S = 0.05
 """Between two looks at the marks for one request."""
+SHARE = 10
+"""The looks for one request take this part of the time at most."""
 _REFUSALS = {
     Reason.TOO_LARGE: (Code.MESSAGE_TOO_LARGE, "Kafka refused it as too large"),
     Reason.UNKNOWN_TOPIC: (Code.UNKNOWN_TOPIC_OR_PARTITION, "Kafka did not have the topic in time"),
@@ -30,18 +35,21 @@ class Delivered:
 
     def look(self, storing: Storing, now: float) -> bool:
         """Whether all that a request stored is resolved; discards are its answer then."""
+        if not any(one.ranges for one in storing.parts):
+            return True
         if now < storing.look_at or not self._open():
             return False
-        storing.look_at = now + LOOK_S
         assert self._reader
-        found = []
-        for one in storing.parts:
-            sequences = [np.arange(first, first + messages) for first, messages in one.ranges]
-            outcomes = self._reader.of(np.concatenate(sequences)) if sequences else np.zeros(0, np.int64)
-            if (outcomes == OPEN).any():
-                return False
-            found.append(outcomes)
-        for one, outcomes in zip(storing.parts, found, strict=True):
+        begun = time.monotonic()
+        ranges = [one.ranges for one in storing.parts]
+        sequences = [np.arange(first, first + messages) for first, messages in chain.from_iterable(ranges)]
+        found = self._reader.of(np.concatenate(sequences)) if sequences else np.zeros(0, np.int64)
+        ended = time.monotonic()
+        storing.look_at = ended + max(LOOK_S, SHARE * (ended - begun))
+        if (found == OPEN).any():
+            return False
+        bounds = np.cumsum([sum(one.messages for one in part) for part in ranges])
+        for one, outcomes in zip(storing.parts, np.split(found, bounds[:-1]), strict=True):
             given_up = outcomes[(outcomes > 0) & (outcomes != UNTOLD)]
             if len(given_up) and not one.answer.error:
                 reason = int(given_up[0]) & ~DEAD_LETTERED

@@ -29,7 +29,7 @@ from functools import partial
 from ingest.access import NO_ID
 from ingest.buffers.connection_buffer import ConnectionCounts
 from ingest.buffers.connection_buffers import LANE_SLACK_BYTES, ConnectionBuffers
-from ingest.kafka.clients import SMALL_BYTES, Client, Memory, Options, Reply, Turns
+from ingest.kafka.clients import Client, Memory, Options, Reply, Turns
 from ingest.kafka.compression import Decompressor
 from ingest.kafka.delivered import Delivered
 from ingest.kafka.errors import BadRequest, Code
@@ -79,6 +79,8 @@ FINISH_S = 5.0
 _IDLE_S = 0.2
 _TICK_S = 0.05
 """Between two looks at the marks, and at replies that wait for a time."""
+_STEP_S = 0.05
+"""Work of one kind in a step: then the others have their turn."""
 _LOOK_S = 1.0
 """Between two looks for clients that are late."""
 _LINE_S = 30.0
@@ -122,17 +124,19 @@ class KafkaWorker:
             self._poll.register(fd, select.EPOLLIN)
         self._clients: dict[int, Client] = {}
         self._of: dict[int, int] = {}
-        """How many a user has."""
+        """How many a user has, with those that are over and whose last request is still being stored."""
+        self._leaving = 0
+        """The latter."""
         self._turns = Turns()
         self._memory = Memory(MEMORY_BYTES)
-        self._starved: dict[Client, None] = {}
-        """Those that wait for some of it."""
         self._free = [Lane(buffers, number) for number in reversed(range(MOST_LANES))]
         self._busy: dict[Lane, tuple[Client, Reply]] = {}
         """Lanes whose run waits to be taken."""
         self._queue: deque[tuple[Client, Reply]] = deque()
         """Requests that wait for a lane."""
-        self._parked: list[tuple[Client, Reply]] = []
+        self._parked: deque[tuple[Client, Reply]] = deque()
+        self._has_let_go = False
+        """Whether the batch that one of these waits for may be there."""
         self._unanswered: dict[Client, None] = {}
         """Those with replies that wait for something."""
         self._delivered = Delivered(layout)
@@ -211,6 +215,8 @@ class KafkaWorker:
                 self._attend(client, event)
         self._take_turns()
         self._take_queue()
+        if self._has_let_go:
+            self._look_at_parked()
         self._topics.say()
         now = time.monotonic()
         self._answer_all(now)
@@ -220,10 +226,13 @@ class KafkaWorker:
         self._words[WAITING] = len(self._unanswered) + len(self._queue)
 
     def _take_turns(self) -> None:
+        until = time.monotonic() + _STEP_S
         for _ in range(_TURNS):
             if (client := self._turns.next()) is None:
                 return
             self._go_on(client)
+            if time.monotonic() > until:
+                return
 
     def _answer_all(self, now: float) -> None:
         for client in list(self._unanswered):
@@ -266,7 +275,7 @@ class KafkaWorker:
         client = Client(sock, Where(host, port), options, NO_ID if uid is None else uid)
         client.came = time.monotonic()
         self._counts.count_accepted()
-        if len(self._clients) >= self._most and not self._make_way(client):
+        if len(self._clients) + self._leaving >= self._most and not self._make_way(client):
             self._counts.count_closed("user_limit")
             client.close()
             return
@@ -310,15 +319,24 @@ class KafkaWorker:
         if self._clients.pop(fd, None) is None:
             return
         self._counts.count_closed(how or ("unclean" if client.inbox else "clean"))
-        self._of[client.uid] -= 1
-        if not self._of[client.uid]:
-            del self._of[client.uid]
         self._poll.unregister(fd)
         client.is_over = True
         client.close()
+        client.inbox.clear()
         client.replies.clear()
         self._unanswered.pop(client, None)
-        self._starved.pop(client, None)
+        self._memory.forget(client)
+        if client.storing:
+            # What it sent takes memory until it is stored.
+            self._leaving += 1
+        else:
+            self._leave(client)
+
+    def _leave(self, client: Client) -> None:
+        """Nothing is left of it."""
+        self._of[client.uid] -= 1
+        if not self._of[client.uid]:
+            del self._of[client.uid]
         self._memory.grant(client, 0)
         self._feed()
 
@@ -339,16 +357,10 @@ class KafkaWorker:
                 self._end(client, "too_slow")
 
     def _feed(self) -> None:
-        """Go on with those that wait for memory."""
-        for client in [one for one in self._starved if self._has_memory(one)]:
-            del self._starved[client]
-            client.starved = False
+        """Go on with those that wait for memory: what they have sent by then may be a whole request."""
+        for client in self._memory.feed():
+            self._turns.add(client)
             self._watch(client)
-
-    def _has_memory(self, client: Client) -> bool:
-        """Whether it may go on with its request."""
-        wanted = len(client.inbox) + client.missing
-        return wanted <= max(SMALL_BYTES, client.granted) or self._memory.grant(client, wanted)
 
     # -- requests ---------------------------------------------------------------------------------------
 
@@ -359,7 +371,7 @@ class KafkaWorker:
                 if not client.may_send or (frame := client.next_frame()) is None:
                     break
                 self._take(client, frame)
-                if client.granted and not client.missing:
+                if client.granted and not (client.missing or client.held):
                     self._memory.grant(client, 0)
                     self._feed()
             else:
@@ -370,11 +382,13 @@ class KafkaWorker:
                 f"a client {client.user} sent what is no request: {error}; its connection is closed",
             )
             self._end(client, "tls" if client.speaks_tls else "bad_size")
-        if not client.is_over:
-            client.starved = not self._has_memory(client)
-            if client.starved:
-                self._starved[client] = None
-            self._watch(client)
+        if client.is_over:
+            return
+        waited = client.starved
+        self._memory.serve(client)
+        if waited and not client.starved:
+            self._turns.add(client)
+        self._watch(client)
 
     def _take(self, client: Client, frame: memoryview) -> None:
         header = read_header(frame)
@@ -396,7 +410,7 @@ class KafkaWorker:
         reply = Reply(storing=storing, correlation=header.correlation, version=header.version)
         if storing.is_full:
             reply.not_before = min(time.monotonic() + FULL_S, storing.due)
-        client.storing = reply
+        client.storing, client.held = reply, len(frame)
         if storing.is_parked:
             self._parked.append((client, reply))
         else:
@@ -428,14 +442,17 @@ class KafkaWorker:
         assert reply.storing
         if reply.storing.has_more and reply.storing.write(lane, time.time_ns() // 1_000_000):
             return True
-        del self._busy[lane]
-        lane.close()
-        self._free.append(lane)
+        self._give_back(lane)
         if reply.storing.has_more:
             self._resume_later(client, reply)
         else:
             self._stored(client, reply)
         return False
+
+    def _give_back(self, lane: Lane) -> None:
+        del self._busy[lane]
+        lane.close()
+        self._free.append(lane)
 
     def _resume_later(self, client: Client, reply: Reply) -> None:
         """Let others go first."""
@@ -449,10 +466,22 @@ class KafkaWorker:
             assert reply.storing
             reply.storing.settle(lane)
             self._unsynced += lane.bytes
-            if not self._write_more(lane):
+            if self._queue and reply.storing.has_more:
+                # Others wait for a lane: each has it for one run.
+                self._give_back(lane)
+                self._queue.append((client, reply))
+            elif not self._write_more(lane):
                 self._go_on(client)
-        parked, self._parked = self._parked, []
-        for client, reply in parked:
+            self._has_let_go = True
+
+    def _look_at_parked(self) -> None:
+        """Go on with those that waited for another connection's batch; the rest of them in the next step."""
+        until, self._has_let_go = time.monotonic() + _STEP_S, False
+        for _ in range(len(self._parked)):
+            if time.monotonic() > until:
+                self._has_let_go = True
+                return
+            client, reply = self._parked.popleft()
             assert reply.storing
             reply.storing.look_again()
             if reply.storing.is_parked:
@@ -463,8 +492,9 @@ class KafkaWorker:
 
     def _take_queue(self) -> None:
         """Go on with those that wait for a lane, each once."""
+        until = time.monotonic() + _STEP_S
         for _ in range(len(self._queue)):
-            if not self._free:
+            if not self._free or time.monotonic() > until:
                 return
             client, reply = self._queue.popleft()
             if time.monotonic() < reply.resume_at:
@@ -488,8 +518,17 @@ class KafkaWorker:
             self._words[REFUSED if one.answer.error else STORED if one.is_stored_now else REPEATED] += 1
             # It waits for its answer without them.
             one.part = one.part._replace(records=NOTHING)
-        client.storing = None
+        client.storing, client.held, self._has_let_go = None, 0, True
         if client.is_over:
+            self._leaving -= 1
+            self._leave(client)
+            return
+        if why := storing.unsaid:
+            self._say(
+                ("unsaid", client.uid, why),
+                f"a client {client.user} sent with acks=0, in vain: {why}; its connection is closed",
+            )
+            self._end(client, "unclean")
             return
         if storing.request.acks:
             client.replies.append(reply)

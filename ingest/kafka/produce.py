@@ -31,6 +31,7 @@ from ingest.kafka.errors import BadRequest
 OLDEST, NEWEST = 3, 12
 FLEXIBLE, _WITH_START, _WITH_MESSAGE = 9, 5, 8
 """The first versions with varints, a start offset, a message about an error."""
+MOST_NAME_BYTES = 249
 MOST_PARTS = 4096
 """Topics and partitions in one request."""
 MOST_TAGGED = 16
@@ -132,6 +133,9 @@ def read_request(version: int, data: memoryview, at: int) -> ProduceRequest:
         name = cursor.sized(_I16)
         if name is None:
             raise BadRequest("a topic has no name")
+        if len(name) > MOST_NAME_BYTES:
+            # Each of its partitions, and the answer, would have a copy.
+            raise BadRequest(f"a topic's name of {len(name)} bytes: Kafka's have {MOST_NAME_BYTES} at most")
         for _ in range(_bounded(cursor.size(_I32))):
             partition = cursor.number(_I32)
             parts.append(Part(bytes(name), partition, cursor.sized(_I32) or NOTHING))

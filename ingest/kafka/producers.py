@@ -27,7 +27,7 @@ import struct
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +64,8 @@ class Batch:
     first: int = -1
     end: int = 0
     run: int = 0
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    """(first sequence, messages) of what is in the log, as far as it was stored by this process."""
 
     @property
     def is_whole(self) -> bool:
@@ -87,12 +89,14 @@ class Key(NamedTuple):
 class Producer:
     """A producer's last batches of one partition: a row of the file, and its copy here."""
 
-    __slots__ = ("_at", "_order", "_view", "batches", "epoch", "holder", "key", "uid")
+    __slots__ = ("_at", "_awaited", "_order", "_view", "batches", "epoch", "holder", "key", "uid")
 
     def __init__(self, view: memoryview, at: int, key: Key, uid: int) -> None:
         self._view, self._at, self.key, self.uid = view, at, key, uid
         self.epoch = -1
         self._order = 0
+        self._awaited: int | None = None
+        """The first sequence of all, whose batch was refused: a later one may not come before it."""
         self.holder: object | None = None
         """The request that has a batch of it in hand; others wait."""
         self.batches: list[Batch] = []
@@ -103,9 +107,12 @@ class Producer:
         return next((one for one in self.batches if (one.sequence, one.count) == (sequence, count)), None)
 
     def expects(self, sequence: int) -> bool:
-        """Whether a batch that begins with this sequence comes next; any may come first."""
+        """Whether a batch that begins with this sequence comes next; any may come first.
+
+        A client takes a batch for stored if a later one of the producer is.
+        """
         if not self.batches:
-            return True
+            return self._awaited in (None, sequence)
         last = self.batches[-1]
         return last.is_whole and last.next == sequence
 
@@ -113,8 +120,13 @@ class Producer:
         """Its sequences begin again, in a later epoch."""
         for batch in self.batches:
             self._clear(batch.slot)
-        self.epoch, self.batches = epoch, []
+        self.epoch, self.batches, self._awaited = epoch, [], None
         self._write_row()
+
+    @property
+    def follows(self) -> int | None:
+        """The sequence that comes next; None: any may."""
+        return self.batches[-1].next if self.batches else self._awaited
 
     def begin(self, sequence: int, count: int) -> Batch:
         """A batch of `count` records, of which nothing is stored yet; the oldest gives way."""
@@ -136,6 +148,8 @@ class Producer:
         if batch in self.batches:
             self.batches.remove(batch)
             self._clear(batch.slot)
+            if not self.batches:
+                self._awaited = batch.sequence
 
     def note(self, batch: Batch) -> None:
         """A batch has changed. No effect once the producer was given up."""

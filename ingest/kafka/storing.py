@@ -40,6 +40,8 @@ from spool.format.wire import Reason
 from spool.native.memory import Address, address_of
 from spool.words import counted
 
+MOST_TIMEOUT_S = 600.0
+"""A client's own time, at most, for an answer that waits for delivery."""
 LARGE_BYTES = 64 << 10
 """Of records, for which a lane gets all its memory."""
 STEP_BYTES = 16 << 20
@@ -99,6 +101,8 @@ class Batching:
     batch: Batch | None = None
     frames: range = range(0)
     """Which of the Batches of the lane's run are its."""
+    is_counted: bool = False
+    """The log counts it as discarded."""
     is_stored_now: bool = False
     """Something of it was stored for this request."""
     ranges: list[Range] = field(default_factory=list)
@@ -142,22 +146,25 @@ class Storing:
     def __init__(self, request: ProduceRequest, rules: Rules, uid: int = NO_ID) -> None:
         self.request, self._rules, self._uid = request, rules, uid
         self.parts = [Batching(part) for part in request.parts]
-        self.due = time.monotonic() + request.timeout_s
+        self.due = time.monotonic() + min(request.timeout_s, MOST_TIMEOUT_S)
         """When its client waits no longer."""
         self.look_at = 0.0
         """When to look again whether it is delivered."""
         self.is_parked = False
         """Whether it waits for a batch of another connection, which is on its way."""
-
-    @property
-    def end(self) -> int:
+        self.end = 0
         """The sequence behind all that it stored, or had stored before."""
-        return max((one.end for one in self.parts), default=0)
 
     @property
     def is_full(self) -> bool:
         """Whether anything was refused as the spool is full."""
         return any(one.answer.error == Code.NOT_ENOUGH_REPLICAS for one in self.parts)
+
+    @property
+    def unsaid(self) -> str:
+        """Why something was refused that neither an answer nor the log tells; empty: nothing was."""
+        bad = (one.answer.message for one in self.parts if one.answer.error and not one.is_counted)
+        return "" if self.request.acks else next(bad, "")
 
     @property
     def has_more(self) -> bool:
@@ -242,7 +249,8 @@ class Storing:
         one.left = head.records
         if head.producer != NO_PRODUCER and not self._is_next(one, head):
             return
-        if one.left and (reason := self._rules.is_full(one.part.topic)):
+        # Without an answer that says so it would be lost uncounted: the ingest worker discards, and counts.
+        if one.left and self.request.acks and (reason := self._rules.is_full(one.part.topic)):
             one.refuse(*_REFUSALS[reason])
             one.let_go(self)
 
@@ -259,15 +267,16 @@ class Storing:
         batch = producer.find(head.sequence, head.records)
         if batch is None:
             if not producer.expects(head.sequence):
-                follows = producer.batches[-1].next
-                one.refuse(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"the producer's next record is {follows}")
+                follows = f"the producer's next record is {producer.follows}"
+                one.refuse(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, follows)
                 return False
             batch = producer.begin(head.sequence, head.records)
         one.producer, one.batch = producer, batch
         one.left = batch.count - batch.stored
         one.answer.offset, one.end = batch.first, batch.end
+        self.end = max(self.end, batch.end)
         if batch.stored:
-            one.ranges.append(Range(batch.first, batch.end - batch.first))
+            one.ranges += _ranges_of(batch)
         if one.left:
             producer.holder = self
         return True
@@ -350,17 +359,28 @@ class Storing:
                 break
             count = lane.messages[number]
             one.ranges.append(Range(sequence, count))
+            if one.batch:
+                one.batch.parts.append((sequence, count))
             one.answer.offset = one.answer.offset if one.answer.offset >= 0 else sequence
             one.end = sequence + count
+            self.end = max(self.end, one.end)
             stored += count
             one.is_stored_now = True
         if one.batch and one.producer:
             note_stored(one.producer, one.batch, stored, one.answer.offset, one.end)
         if refused:
             code, sentence = _REFUSALS.get(Reason(refused), _OTHERWISE)
+            one.is_counted = True
             one.refuse(code, sentence)
         if not one.left:
             one.let_go(self)
+
+
+def _ranges_of(batch: Batch) -> list[Range]:
+    """The messages of a batch in the log; with those of others in between, if a predecessor stored some."""
+    if sum(messages for _, messages in batch.parts) == batch.stored:
+        return [Range(*part) for part in batch.parts]
+    return [Range(batch.first, batch.end - batch.first)]
 
 
 def _is_of_epoch(one: Batching, head: Head, producer: Producer) -> bool:

@@ -35,6 +35,8 @@ MEET_S = 1.0
 """Least time between two looks at the spools for news in a tier: strangers may send many."""
 WAIT_S = 1.0
 """Longest wait for records."""
+FEW, PAUSE_S = 1000, 0.1
+"""Behind fewer records than that it pauses: so many more come together, and a burst costs as much as many."""
 
 
 class Tier(Protocol):
@@ -155,9 +157,12 @@ class Witness:
 
     def read(self, wait_s: float) -> None:
         """Take in what has come to the tiers; wait so long if nothing has."""
-        if not sum(watch.tier.read(0.0, self._meet) for watch in self.watches):
+        count = sum(watch.tier.read(0.0, self._meet) for watch in self.watches)
+        if not count:
             # In whichever tier the next records are, they wait no longer than that.
             self.watches[0].tier.read(wait_s / len(self.watches), self._meet)
+        elif count < FEW:
+            time.sleep(min(wait_s, PAUSE_S))
 
     def _meet(self) -> None:
         """Look at the spools at once, if that is not too often: there is news of them in a tier."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import resource
 import statistics
 import subprocess
 import time
@@ -67,7 +69,8 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def _measure_rate(bench: Bench, options: argparse.Namespace, name: str, client: Client) -> Iterator[Figure]:
-    rates, bases, cpus, count = list[float](), list[float](), list[float](), bench.scaled(options.count)
+    rates, bases, cpus, own = (list[float]() for _ in range(4))
+    count = bench.scaled(options.count)
     for _ in range(bench.repeat):
         with _broker(bench, options) as kafka:
             bases.append(client(kafka.bootstrap, count))
@@ -76,12 +79,15 @@ def _measure_rate(bench: Bench, options: argparse.Namespace, name: str, client: 
             await_delivered(bruce, TIMEOUT_S)
             if options.away:
                 kafka.stop_all()
-            before = _cpu_of(bruce)
+            before, of_clients = _cpu_of(bruce), _cpu_of_clients()
             rates.append(client(_address(bruce), count))
             cpus.append(1e6 * (_cpu_of(bruce) - before) / count)
+            own.append(1e6 * (_cpu_of_clients() - of_clients) / count)
     yield Figure(f"accepted from {name}", rates, "msg/s", at_least=REQUIRED)
     yield Figure(f"{name}, beside one real broker", rates, "msg/s", baseline=bases, at_least=1)
     yield Figure(f"{name}: CPU of the Kafka and ingest workers", cpus, "µs/msg")
+    most = f"all processors would do {1e6 * (os.cpu_count() or 1) / statistics.median(own):,.0f} msg/s of it"
+    yield Figure(f"{name}: its own CPU", own, "µs/msg", remark=most)
 
 
 def _measure_latency(bench: Bench, options: argparse.Namespace) -> Iterator[Figure]:
@@ -122,6 +128,12 @@ def _address(bruce: Bruce) -> str:
 def _cpu_of(bruce: Bruce) -> float:
     workers = bruce.workers()
     return sum(cpu_seconds(workers[role]) for role in ("kafka", "ingest"))
+
+
+def _cpu_of_clients() -> float:
+    """CPU of programs that have ended, in seconds."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 def _from_c(bench: Bench, options: argparse.Namespace) -> Client:

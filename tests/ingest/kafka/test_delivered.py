@@ -70,6 +70,8 @@ def test_outcomes(
 
 
 def test_without_marks(tmp_path: Path) -> None:
-    """Before any deliverer has begun, an answer waits."""
-    storing = SimpleNamespace(parts=[], look_at=0.0)
-    assert not Delivered(Layout(tmp_path)).look(storing, LOOK_S)  # type: ignore[arg-type]
+    """Before any deliverer has begun, an answer waits; one for nothing that is stored does not."""
+    stored, refused = (SimpleNamespace(ranges=ranges) for ranges in ([Range(0, 1)], []))
+    delivered = Delivered(Layout(tmp_path))
+    assert not delivered.look(SimpleNamespace(parts=[refused, stored], look_at=0.0), LOOK_S)  # type: ignore[arg-type]
+    assert delivered.look(SimpleNamespace(parts=[refused], look_at=0.0), LOOK_S)  # type: ignore[arg-type]

@@ -14,8 +14,9 @@ from kafka.protocol.sasl import SaslHandshakeRequest
 from ingest.buffers import connection_buffer
 from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything, read_connection_buffers
 from ingest.kafka import kafka_worker, storing
-from ingest.kafka.clients import Options
+from ingest.kafka.clients import Client, Options
 from ingest.kafka.errors import Code
+from ingest.kafka.kafka_worker import MEMORY_BYTES
 from ingest.kafka.lanes import Lane
 from ingest.kafka.producers import Producer
 from ingest.worker import burst
@@ -150,6 +151,154 @@ def test_full(door: Door) -> None:
     assert door.values() == values(0, 5)
 
 
+def test_a_first_batch_that_was_refused_is_the_first(door: Door) -> None:
+    """One behind it is not taken before: an idempotent client would take the first for stored."""
+    door.shared.words[Field.FULL] = 1
+    caller = door.connect()
+    for first in (0, 5):
+        caller.send([("orders", 0, numbered(first, 5, producer=7))], timeout_ms=0)
+        for _ in range(3):
+            door.worker.step(0)
+        door.shared.words[Field.FULL] = 0
+    door.settle()
+    codes = [outcome_of(caller.receive())[0][0] for _ in range(2)]
+    assert codes == [Code.NOT_ENOUGH_REPLICAS, Code.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert not door.values()
+    assert caller.produce(numbered(0, 5, producer=7)) == (0, 0)
+    assert caller.produce(numbered(5, 5, producer=7)) == (0, 5)
+    # A later epoch begins where it likes.
+    door.shared.words[Field.FULL] = 1
+    caller.send([("orders", 0, numbered(0, 5, producer=7, epoch=1))], timeout_ms=0)
+    door.settle()
+    assert outcome_of(caller.receive())[0][0] == Code.NOT_ENOUGH_REPLICAS
+    door.shared.words[Field.FULL] = 0
+    assert caller.produce(numbered(0, 5, producer=7, epoch=2)) == (0, 10)
+    assert door.values() == [*values(0, 10), *values(0, 5)]
+
+
+def test_full_without_acknowledgement(door: Door) -> None:
+    """A client would not hear of a refusal: the log stores what it still has room for, or counts it."""
+    door.shared.words[Field.FULL] = 1
+    caller = door.connect()
+    caller.send([("orders", 0, numbered(0, 5))], acks=0)
+    door.settle()
+    assert door.values() == values(0, 5)
+    assert not caller.has_answer()
+
+
+def test_an_error_without_acknowledgement(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection ends, as a broker ends it, and a line says why."""
+    caller = door.connect()
+    caller.send([("orders", 99, numbered(0, 5))], acks=0)
+    door.settle()
+    assert caller.receive() is None
+    assert "with acks=0, in vain: the topic has 3 partitions" in caplog.text
+
+
+def test_a_request_has_its_memory_until_it_is_stored(door: Door) -> None:
+    """Also when its client has gone: or connections that come, send and go would take all there is."""
+    caller, memory = door.connect(), door.worker._memory
+    caller.send([("orders", 0, record_batch([Record(b"x" * 1000)] * 2000))])
+    for _ in range(20):
+        door.worker.step(0)
+    assert memory._given > 2_000_000
+    # Reset, not closed: an end in order is seen when the worker reads next.
+    caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    caller.sock.close()
+    door.worker.step(0)
+    assert (len(door.worker._clients), door.worker._leaving) == (0, 1)
+    assert memory._given > 2_000_000
+    door.settle(60)
+    assert (memory._given, door.worker._leaving, door.worker._of) == (0, 0, {})
+    assert len(door.values()) == 2000
+
+
+def test_those_that_left_count_until_they_are_stored(memory: Path) -> None:
+    """There are no more connections than that, however fast they come, send and go."""
+    door = Door(memory)
+    door.worker._most = 2
+    for number in range(2):
+        caller = door.connect()
+        caller.send([("orders", 0, numbered(number, 1))], acks=0)
+        for _ in range(3):
+            door.worker.step(0)
+        caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        caller.sock.close()
+        door.worker.step(0)
+    late = door.connect()
+    door.worker.step(0)
+    assert late.receive() is None
+    door.settle()
+    assert door.connect().produce(numbered(2, 1)) == (0, 2)
+    assert door.values() == values(0, 3)
+    door.close()
+
+
+def test_requests_that_are_there_are_taken_when_there_is_memory(door: Door) -> None:
+    """No further byte comes that would wake the worker for them."""
+    caller, memory = door.connect(), door.worker._memory
+    memory._given = MEMORY_BYTES
+    batch = record_batch([Record(b"x" * 1000)] * 25)
+    for _ in range(6):
+        caller.send([("orders", 0, batch)])
+    door.settle(30)
+    (client,) = door.worker._clients.values()
+    assert client.starved
+    assert len(client.inbox) > 2 * len(batch)
+    memory._given = 0
+    door.worker._feed()
+    door.settle(60)
+    assert [outcome_of(caller.receive())[0][0] for _ in range(6)] == [0] * 6
+
+
+def test_a_name_that_no_topic_has(door: Door) -> None:
+    """Each partition, and the answer, would have a copy of it: it is no request."""
+    caller = door.connect()
+    caller.send([("x" * 250, 0, numbered(0, 1))])
+    door.settle()
+    assert caller.receive() is None
+
+
+def test_a_lane_goes_round(door: Door) -> None:
+    """A request of many runs has a lane for one of them, while another waits."""
+    del door.worker._free[1:]
+    long, short = door.connect(), door.connect()
+    size, count = LIMIT // 2, 40
+    long.send([("orders", 0, record_batch([Record(b"%*d" % (size, number)) for number in range(count)]))])
+    for _ in range(4):
+        door.worker.step(0)
+    short.send([("orders", 1, numbered(0, 1))])
+    rounds = 0
+    while not short.has_answer():
+        door.settle(1)
+        rounds += 1
+    assert not long.has_answer()
+    door.settle(60)
+    assert outcome_of(long.receive())[0][0] == 0
+    assert len(door.values()) == count + 1
+
+
+def test_turns_end_when_they_take_long(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are looked at between them, and the worker beats."""
+    now, served = 100.0, list[Client]()
+
+    def serve(client: Client) -> None:
+        nonlocal now
+        now += 0.03
+        served.append(client)
+
+    monkeypatch.setattr(kafka_worker.time, "monotonic", lambda: now)
+    monkeypatch.setattr(door.worker, "_go_on", serve)
+    for uid in range(10):
+        door.worker._turns.add(Client(socket.socket(), None, Options(), uid))  # type: ignore[arg-type]
+    door.worker._take_turns()
+    assert len(served) == 2
+    for client in list(served):
+        client.sock.close()
+    while (rest := door.worker._turns.next()) is not None:
+        rest.sock.close()
+
+
 def test_over_quota(memory: Path) -> None:
     """A topic over its quota is not taken, and not counted as discarded; others are."""
     door = Door(memory)
@@ -190,6 +339,31 @@ def test_delivered(memory: Path) -> None:
         door.worker.step(0)
         assert outcome_of(caller.receive()) == [(int(Code.REQUEST_TIMED_OUT), -1)]
     assert door.values() == values(0, 5)
+    door.close()
+
+
+def test_a_retry_is_judged_by_its_own_messages(memory: Path) -> None:
+    """A batch was stored in several runs, with others' messages between: a retry does not wait for these."""
+    door = Door(memory, options=Options(waits_for_delivery=True))
+    size, count = LIMIT // 2, 40
+    records = [Record(b"%*d" % (size, number)) for number in range(count)]
+    batch = record_batch(records, producer=3, epoch=0, sequence=0)
+    long, short = door.connect(), door.connect()
+    long.send([("orders", 0, batch)], timeout_ms=60_000)
+    while not door.values():
+        door.settle(1)
+    short.send([("other", 0, numbered(0, 1))], timeout_ms=60_000)
+    door.settle(60)
+    between = [one.topic for one in door.stored()].index(b"other")
+    assert 0 < between < count
+    again = door.connect()
+    again.send([("orders", 0, batch)], timeout_ms=60_000)
+    door.settle(30)
+    reply = list(door.worker._clients.values())[-1].replies[0]
+    assert reply.storing
+    (part,) = reply.storing.parts
+    own = {at for first, messages in part.ranges for at in range(first, first + messages)}
+    assert own == set(range(count + 1)) - {between}
     door.close()
 
 

@@ -18,7 +18,7 @@ from dispatch.record_consumer import RecordConsumer
 from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.kafka_tier import KafkaTier, Place
 from pipeline.witness.report import Report, Row, report
-from pipeline.witness.run import LOOK_S, Witness
+from pipeline.witness.run import FEW, LOOK_S, PAUSE_S, Witness
 from pipeline.witness.state import WitnessState
 from pipeline.witness.tier import Position, begin_of
 from spool.format.segment_format import BLOCK
@@ -367,6 +367,22 @@ def test_looks_for_news_are_no_more_than_a_tenth_of_the_time(
             witness._meet()
             clock.now += 0.1
     assert len(looks) == pytest.approx(1000 * 0.1 / 20.0, abs=1)
+
+
+def test_small_bursts_are_read_together(tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a few records the witness pauses, since a burst costs as much as many; not behind many."""
+    paused = list[float]()
+    monkeypatch.setattr("pipeline.witness.run.time.sleep", paused.append)
+    with (
+        closing(WitnessState(tmp_path / "witness")) as state,
+        closing(KafkaTier(state.tier("t"), Place({"bootstrap.servers": "127.0.0.1:1"}))) as tier,
+    ):
+        witness = Witness(state, Spools([host.path]), [tier], late_s=60.0)
+        for count, pauses in ((FEW, []), (FEW - 1, [PAUSE_S]), (1, [PAUSE_S]), (0, [])):
+            monkeypatch.setattr(tier, "read", lambda _wait_s, _meet, count=count: count)
+            witness.read(1.0)
+            assert paused == pauses
+            paused.clear()
 
 
 class Silent(KafkaTier):
