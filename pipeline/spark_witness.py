@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -152,21 +152,21 @@ class SparkTier(KafkaTier):
             self._feed.close()
             self._feed = None
 
-    def read(self, timeout_s: float, meet: Callable[[], None]) -> int:
+    def read(self, timeout_s: float) -> int:
         """Take in a batch, or wait so long for one; how many records it had."""
         if self._feed is None:
             time.sleep(timeout_s)
             return 0
         batch = self._feed.take(timeout_s)
-        return 0 if batch is None else sum(self._absorb(piece, meet) for piece in pieces_of(batch))
+        return 0 if batch is None else sum(self._absorb(piece) for piece in pieces_of(batch))
 
-    def _absorb(self, piece: Piece, meet: Callable[[], None]) -> int:
+    def _absorb(self, piece: Piece) -> int:
         """Take in a piece that begins at our positions, and move these; others call for another query."""
         positions = self.state.positions
         if any(positions.get((one.topic, one.partition)) != one.start for one in piece.ranges):
             self._fits = False
             return 0
-        self.state.absorb(piece.spools, piece.sequences, piece.contents, piece.sent_ms, meet)
+        self.state.absorb(piece.spools, piece.sequences, piece.contents, piece.sent_ms)
         positions.update({(one.topic, one.partition): one.end for one in piece.ranges})
         self._failures = 0
         return len(piece.sequences)

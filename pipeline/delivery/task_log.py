@@ -314,6 +314,9 @@ class TaskContents:
         load, rows, which = next(self._log.parts(chosen))
         return Found(chosen[which], _original(load.batch, rows), np.arange(len(rows)))
 
+    def close(self) -> None:
+        """The log is the task's."""
+
 
 class SetPartitions:
     """The router's `Chooser` for messages whose partition is known."""

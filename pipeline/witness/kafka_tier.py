@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -145,18 +145,15 @@ class KafkaTier:
         """Read these partitions, and no others, from these offsets on."""
         self._consumer.assign(offsets)
 
-    def read(self, timeout_s: float, meet: Callable[[], None]) -> int:
-        """Take in a burst, or wait so long for one; how many records it had. Kafka being away is no error.
-
-        `meet` is called before records of news are taken in (`TierState.absorb`).
-        """
+    def read(self, timeout_s: float) -> int:
+        """Take in a burst, or wait so long for one; how many records it had. Kafka being away is no error."""
         try:
             found = self._consumer.consume(timeout_s)
         except Unreachable as error:
             self.error = str(error)
             return 0
         if len(found.sequence):
-            self.state.absorb(found.spool, found.sequence, found.content, found.sent_ms, meet)
+            self.state.absorb(found.spool, found.sequence, found.content, found.sent_ms)
         return len(found.sequence)
 
     def note_positions(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -31,8 +31,7 @@ from pipeline.source.content_hash import hash_contents
 from pipeline.source.segments import topic_bytes
 from pipeline.witness.expected import SpoolSide
 from pipeline.witness.seen import Mask, numbers_of
-from pipeline.witness.tier import HAS_ALL, Position, TierState, Uuids, begin_with, is_begun
-from spool.format.message_hash import Words
+from pipeline.witness.tier import HAS_ALL, Burst, Position, TierState, Uuids, begin_with, is_begun
 
 COLUMNS = ("spool", "sequence", "bad_topic", "topic", "key", "value", "headers", "timestamp_ms")
 SNAPSHOT, READING, FILES, ROWS = "snapshot", "reading", "files", "rows"
@@ -62,19 +61,6 @@ class LakePlace(NamedTuple):
     def tier(self, state: TierState) -> LakeTier:
         """Its tier."""
         return LakeTier(state, self)
-
-
-class Rows(NamedTuple):
-    """Rows as `TierState.absorb` takes them."""
-
-    spools: Uuids
-    sequences: Words
-    contents: Words
-    sent_ms: Words
-
-    def where(self, mask: Mask) -> Rows:
-        """Some of them."""
-        return Rows(self.spools[mask], self.sequences[mask], self.contents[mask], self.sent_ms[mask])
 
 
 class LakeTier:
@@ -152,11 +138,8 @@ class LakeTier:
         if last != self._archived[0] and (archived := self._reader.archived(last)) is not None:
             self._archived = last, archived
 
-    def read(self, timeout_s: float, meet: Callable[[], None]) -> int:
-        """Take in some rows, or wait so long if there are none; how many they were. No failure is an error.
-
-        `meet` is called before rows of news are taken in (`TierState.absorb`).
-        """
+    def read(self, timeout_s: float) -> int:
+        """Take in some rows, or wait so long if there are none; how many they were. A failure is no error."""
         try:
             with explained(self._where):
                 batch = self._next()
@@ -170,7 +153,7 @@ class LakeTier:
             time.sleep(timeout_s)
             return 0
         self._failed = ""
-        self._take(batch, meet)
+        self._take(batch)
         return len(batch)
 
     def _next(self) -> pa.RecordBatch | None:
@@ -214,12 +197,12 @@ class LakeTier:
         self._files = self._batches = None
         self._taken = 0
 
-    def _take(self, batch: pa.RecordBatch, meet: Callable[[], None]) -> None:
+    def _take(self, batch: pa.RecordBatch) -> None:
         rows = columns_of(batch)
         if not self._changes[0].is_new:
             rows = rows.where(unseen(self.state, rows))
         if len(rows.sequences):
-            self.state.absorb(*rows, meet)
+            self.state.absorb(*rows)
         self.state.facts[ROWS] = int(self.state.facts[ROWS]) + len(batch)
         self._taken += len(batch)
 
@@ -257,7 +240,7 @@ class LakeTier:
         self._reader.close()
 
 
-def columns_of(batch: pa.RecordBatch) -> Rows:
+def columns_of(batch: pa.RecordBatch) -> Burst:
     """The rows of an archive; those without a spool's uuid or a sequence are left out."""
     uuids, are_uuids = uuids_of(batch["spool"])
     bad = batch["bad_topic"]
@@ -270,7 +253,7 @@ def columns_of(batch: pa.RecordBatch) -> Rows:
     sent_ms = np.asarray(batch["timestamp_ms"].fill_null(0))
     # As in spool.format.message_hash.
     sent_ms = np.where(sent_ms == 0, 1, sent_ms)
-    rows = Rows(uuids, np.asarray(batch["sequence"].fill_null(-1)), contents, sent_ms)
+    rows = Burst(uuids, np.asarray(batch["sequence"].fill_null(-1)), contents, sent_ms)
     are_good = are_uuids & np.asarray(batch["sequence"].is_valid())
     return rows if are_good.all() else rows.where(are_good)
 
@@ -288,7 +271,7 @@ def uuids_of(texts: pa.Array) -> tuple[Uuids, Mask]:
     return np.bitwise_or(np.left_shift(digits[:, ::2], 4), digits[:, 1::2], dtype=np.uint8), are_good
 
 
-def unseen(state: TierState, rows: Rows) -> npt.NDArray[np.bool_]:
+def unseen(state: TierState, rows: Burst) -> npt.NDArray[np.bool_]:
     """Which rows are of messages that were not seen yet, or of spools that are not watched. bool[n]."""
     found = np.ones(len(rows.sequences), np.bool_)
     watched = set(state.spools())

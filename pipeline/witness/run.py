@@ -7,7 +7,6 @@ that it had after that time. Then it is missing if it was not seen; before, it i
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -31,8 +30,6 @@ LOOK_S = 5.0
 """Between two looks at the spools, and checkpoints."""
 SHARE = 10
 """A look may take this part of the time at most: with hundreds of spools, looks are rarer."""
-MEET_S = 1.0
-"""Least time between two looks at the spools for news in a tier: strangers may send many."""
 WAIT_S = 1.0
 """Longest wait for records."""
 FEW, PAUSE_S = 1000, 0.1
@@ -57,11 +54,8 @@ class Tier(Protocol):
     def look(self, topics: AbstractSet[str] | None) -> None:
         """Find the ends, of these topics or by default of all."""
 
-    def read(self, timeout_s: float, meet: Callable[[], None]) -> int:
-        """Take in some records, or wait so long for some; how many they were.
-
-        `meet` is called before records of news are taken in (`TierState.absorb`).
-        """
+    def read(self, timeout_s: float) -> int:
+        """Take in some records, or wait so long for some; how many they were."""
 
     def note_positions(self) -> None:
         """Give the state the positions behind what it has taken in."""
@@ -141,8 +135,6 @@ class Witness:
         self._state, self._spools, self._late_s, self._clock = state, spools, late_s, clock
         self.watches = [Watch(tier) for tier in tiers]
         self._sides: list[SpoolSide] = []
-        self._meet_at = -math.inf
-        """When it may look at the spools for news in a tier."""
 
     def run(self, stop: Event, look_s: float = LOOK_S) -> None:
         """Work until `stop` is set. Raises BadWitness, NoSpool, OSError."""
@@ -157,21 +149,12 @@ class Witness:
 
     def read(self, wait_s: float) -> None:
         """Take in what has come to the tiers; wait so long if nothing has."""
-        count = sum(watch.tier.read(0.0, self._meet) for watch in self.watches)
+        count = sum(watch.tier.read(0.0) for watch in self.watches)
         if not count:
             # In whichever tier the next records are, they wait no longer than that.
-            self.watches[0].tier.read(wait_s / len(self.watches), self._meet)
+            self.watches[0].tier.read(wait_s / len(self.watches))
         elif count < FEW:
             time.sleep(min(wait_s, PAUSE_S))
-
-    def _meet(self) -> None:
-        """Look at the spools at once, if that is not too often: there is news of them in a tier."""
-        begun = self._clock()
-        if begun >= self._meet_at:
-            self._sides = self._spools.look()
-            for watch in self.watches:
-                self._watch(watch.tier)
-            self._meet_at = self._clock() + max(MEET_S, SHARE * (self._clock() - begun))
 
     def look(self) -> float:
         """Look at the spools and the ends of topics, judge, and write all down.
@@ -180,7 +163,7 @@ class Witness:
         """
         self._sides, asked_s = self._spools.look(), 0.0
         for watch in self.watches:
-            self._watch(watch.tier)
+            watch.tier.state.watch({side.spool: side.end for side in self._sides})
             asked = self._clock()
             watch.tier.look(topics_of(self._sides))
             asked_s += self._clock() - asked
@@ -192,9 +175,6 @@ class Witness:
         self._state.checkpoint()
         write_document(self._state.path.parent, [row_of(watch, self._sides) for watch in self.watches])
         return asked_s
-
-    def _watch(self, tier: Tier) -> None:
-        tier.state.watch({side.spool: side.end for side in self._sides})
 
 
 def topics_of(sides: Sequence[SpoolSide]) -> set[str] | None:

@@ -121,6 +121,9 @@ class WitnessState:
 
         Raises BadWitness; then the next one writes it.
         """
+        for one in self._tiers.values():
+            # The positions are behind them.
+            one.tier.take_news()
         try:
             with _transaction(self._db, "BEGIN IMMEDIATE"):
                 for one in self._tiers.values():

@@ -7,7 +7,8 @@ record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ Uuids = npt.NDArray[np.uint8]
 Halves = npt.NDArray[np.uint64]
 MOST_STRANGERS = 4096
 """Spools that are not watched and that are remembered by name: with more of them, any may be one."""
+MOST_NEWS = 1 << 20
+"""Records that are kept until the next look at the spools."""
 MOST_FAR = 4096
 """Blocks beyond `summed_end` of which a spool may have records: those of more are forgotten."""
 _UUID_BYTES = 16
@@ -42,8 +45,17 @@ _STRANGERS = "strangers"
 _FORGOTTEN = "forgotten:"
 
 
-def _nothing() -> None:
-    """Look nowhere for news."""
+class Burst(NamedTuple):
+    """Records, as `TierState.absorb` takes them."""
+
+    spools: Uuids
+    sequences: Words
+    contents: Words
+    sent_ms: Words
+
+    def where(self, which: Mask | Words) -> Burst:
+        """Some of them."""
+        return Burst(self.spools[which], self.sequences[which], self.contents[which], self.sent_ms[which])
 
 
 def begin_of(tier: TierState, spool: str) -> int:
@@ -73,6 +85,8 @@ class TierState:
         self._finder = _Finder([])
         self._summed_ends = np.empty(0, np.int64)
         self._word = np.zeros(1, np.int64)
+        self._news = list[Burst]()
+        """Records that are kept until the next `watch`."""
         self._strangers = set[bytes]()
         """Spools that were not watched when records of theirs came."""
         self.positions = dict[Position, int]()
@@ -109,6 +123,7 @@ class TierState:
                 del self.facts[_FORGOTTEN + uuid]
             self._by_uuid[key].expect(end)
         self._arrange()
+        self.take_news()
 
     def spool(self, uuid: str) -> SpoolSeen:
         """The spool with this uuid in hexadecimal digits. Raises KeyError if it is not watched."""
@@ -140,45 +155,48 @@ class TierState:
             self._finder = _Finder([one.uuid for one in self._all])
         self._summed_ends = np.array([one.summed_end for one in self._all], np.int64)
 
-    def absorb(
-        self,
-        spools: Uuids,
-        sequences: Words,
-        contents: Words,
-        sent_ms: Words,
-        meet: Callable[[], None] = _nothing,
-    ) -> None:
+    def absorb(self, spools: Uuids, sequences: Words, contents: Words, sent_ms: Words) -> None:
         """Take in a burst of records, in any order; a sequence may be there twice.
 
         `spools` uint8[n, 16]: uuids. The others are int64[n]: sequences, the hashes of the contents
         (`spool.format.message_hash`), and milliseconds since the epoch, or UNTIMED. Of the records of one
         sequence only the first one counts in the sums.
 
-        `meet` is called first if there is news: records of a spool that is not known, not even as a
-        stranger, or of sequences that are too far from its end for sums. It may `watch` more.
+        Records of spools that may be new, and those too far from a spool's end for sums, are kept until the
+        next `watch`, which may tell of both, or a checkpoint.
         """
         self.records += len(sequences)
+        burst = Burst(spools, sequences, contents, sent_ms)
         places = self._finder.places(spools)
-        met, is_far = self._strange(spools[places < 0]), self._far(places, sequences)
-        if met or is_far.any():
-            meet()
-            places = self._finder.places(spools)
-            is_far = self._far(places, sequences)
-            self._remember(met)
+        is_news = self._are_new(spools, places) | self._far(places, sequences)
+        if is_news.any():
+            room = max(0, MOST_NEWS - sum(len(one.sequences) for one in self._news))
+            kept = np.flatnonzero(is_news)[:room]
+            self._news.append(burst.where(kept))
+            is_here = np.ones(len(places), np.bool_)
+            is_here[kept] = False
+            burst, places = burst.where(is_here), places[is_here]
+            if len(kept) == room:
+                self._remember(burst.spools[places < 0])
+        self._take_in(burst, places)
+
+    def _take_in(self, burst: Burst, places: Places) -> None:
+        """Take in records whose spools are at these places, or are strangers."""
+        sequences = burst.sequences
         is_known, is_number = places >= 0, sequences >= 0
         is_good = is_known & is_number
         self.foreign += len(places) - int(np.count_nonzero(is_known))
         self.negative += int(np.count_nonzero(is_known & ~is_number))
+        is_far = self._far(places, sequences)
         if is_far.any():
             is_good &= ~self._forget(places, sequences, is_far & is_good)
         if not is_good.all():
-            places = places[is_good]
-            sequences, contents, sent_ms = (one[is_good] for one in (sequences, contents, sent_ms))
+            burst, places = burst.where(is_good), places[is_good]
         if not len(places):
             return
-        order = _order(places, sequences)
+        order = _order(places, burst.sequences)
         places = places[order]
-        columns = [np.ascontiguousarray(one[order]) for one in (sequences, contents, sent_ms)]
+        columns = [np.ascontiguousarray(one[order]) for one in burst[1:]]
         is_summed = self._see(places, columns[0])
         is_summed &= self._near(places, columns[0] >> SUM_BITS)
         if not is_summed.all():
@@ -186,17 +204,32 @@ class TierState:
         if len(places):
             self._sum(places, *columns)
 
-    def _strange(self, spools: Uuids) -> set[bytes]:
-        """The spools among these, none of which is watched, that were not met before."""
-        if not len(spools) or len(self._strangers) >= MOST_STRANGERS:
-            return set()
-        return {uuid.tobytes() for uuid in np.unique(spools, axis=0)} - self._strangers
+    def _are_new(self, spools: Uuids, places: Places) -> Mask:
+        """Which records are of spools that are neither watched nor known as strangers. bool[n]."""
+        is_new = places < 0
+        if is_new.any() and len(self._strangers) < MOST_STRANGERS:
+            met, which = np.unique(spools[is_new], axis=0, return_inverse=True)
+            is_met = np.array([uuid.tobytes() not in self._strangers for uuid in met])
+            is_new[is_new] = is_met[which.reshape(-1)]
+            return is_new
+        return np.zeros(len(places), np.bool_)
 
-    def _remember(self, met: set[bytes]) -> None:
-        """Remember those of these spools that are not watched now, either."""
-        more = sorted(met - self._by_uuid.keys())[: MOST_STRANGERS - len(self._strangers)]
-        if more:
-            self._strangers.update(more)
+    def take_news(self) -> None:
+        """Take in the records that were kept: it is known by now whose they are."""
+        news, self._news = self._news, []
+        for burst in news:
+            places = self._finder.places(burst.spools)
+            self._remember(burst.spools[places < 0])
+            self._take_in(burst, places)
+
+    def _remember(self, spools: Uuids) -> None:
+        """Remember the spools among these, which are not watched."""
+        room = MOST_STRANGERS - len(self._strangers)
+        if not len(spools) or not room:
+            return
+        met = {uuid.tobytes() for uuid in np.unique(spools, axis=0)} - self._strangers
+        if met:
+            self._strangers.update(sorted(met)[:room])
             self.facts[_STRANGERS] = b"".join(sorted(self._strangers)).hex()
 
     def _far(self, places: Places, sequences: Words) -> Mask:

@@ -99,7 +99,8 @@ class Model:
         return {block: sum_of(records) for block, records in blocks.items()}
 
     def check(self, tier: TierState) -> None:
-        """Assert that the tier has seen the same."""
+        """Assert that the tier has seen the same, what it keeps for a look included."""
+        tier.take_news()
         assert (tier.records, tier.foreign, tier.negative) == (self.records, self.foreign, self.negative)
         assert sorted(tier.spools()) == sorted(self.spools)
         for spool, records in self.spools.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import closing
 from pathlib import Path
@@ -15,12 +15,12 @@ from pyroaring import BitMap64
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.record_consumer import RecordConsumer
-from pipeline.witness.expected import Spools, SpoolSide
+from pipeline.witness.expected import Spools
 from pipeline.witness.kafka_tier import KafkaTier, Place
 from pipeline.witness.report import Report, Row, report
 from pipeline.witness.run import FEW, LOOK_S, PAUSE_S, Witness
 from pipeline.witness.state import WitnessState
-from pipeline.witness.tier import Position, begin_of
+from pipeline.witness.tier import Position
 from spool.format.segment_format import BLOCK
 from spool.format.wire import encode
 from spool.index.identity import read_identity
@@ -320,53 +320,29 @@ def test_a_spool_that_is_named_later_is_judged_from_then_on(
         assert (row.side.spool, len(row.verdict.missing)) == (other.uuid.hex(), 0)
 
 
-def test_spools_that_come_together_are_met(
+def test_spools_that_come_later_are_judged_whole(
     tmp_path: Path, host: Host, clusters: tuple[EmbeddedKafka, EmbeddedKafka]
 ) -> None:
-    """The second one comes a moment after the look for the first: what was read by then is not missing."""
+    """Their records are read before the witness knows them: none of these is missing, and a lost one is."""
     cluster, _ = clusters
     others = [Host(tmp_path / name) for name in ("a", "b")]
     paths = [host.path]
     with closing(Watching(tmp_path / "witness", host, {"kafka": (cluster, "")})) as watching:
-        watching.witness = Witness(
-            watching.state, Spools(paths), watching.tiers, late_s=60.0, clock=watching.clock
-        )
         watching.catch_up()
         for one in others:
-            paths.append(one.path)
-            watching.witness._spools = Spools(paths)  # a glob finds more
             one.deliver(3000)
-            one.send(cluster, range(3000))
-            for _ in range(20):
-                watching.witness.read(0.05)
+            one.send(cluster, (number for number in range(3000) if number != 77))
+        for _ in range(50):
+            watching.witness.read(0.05)
+        paths += [one.path for one in others]
+        # As a glob finds more.
+        watching.witness._spools = Spools(paths)
         for _ in range(2):
             watching.round()
-        tier = watching.state.tier("kafka")
-        (first, second) = (one.uuid.hex() for one in others)
-        assert (begin_of(tier, first), begin_of(tier, second)) == (0, MESSAGES)
         verdicts = watching.witness.watches[0].verdicts
-        assert [len(verdicts[one].missing) for one in (first, second)] == [0, 0]
-        assert verdicts[first].judged == 3000
-
-
-def test_looks_for_news_are_no_more_than_a_tenth_of_the_time(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stranger who sends a far sequence every moment leaves the rest for reading."""
-    clock, looks = Clock(), list[float]()
-
-    def look(_: Spools) -> list[SpoolSide]:
-        looks.append(clock.now)
-        clock.now += 2.0
-        return []
-
-    monkeypatch.setattr(Spools, "look", look)
-    with closing(WitnessState(tmp_path / "witness")) as state:
-        witness = Witness(state, Spools([host.path]), [], late_s=60.0, clock=clock)
-        for _ in range(1000):
-            witness._meet()
-            clock.now += 0.1
-    assert len(looks) == pytest.approx(1000 * 0.1 / 20.0, abs=1)
+        for one in others:
+            verdict = verdicts[one.uuid.hex()]
+            assert (verdict.judged, list(verdict.missing)) == (3000, [77])
 
 
 def test_small_bursts_are_read_together(tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +355,7 @@ def test_small_bursts_are_read_together(tmp_path: Path, host: Host, monkeypatch:
     ):
         witness = Witness(state, Spools([host.path]), [tier], late_s=60.0)
         for count, pauses in ((FEW, []), (FEW - 1, [PAUSE_S]), (1, [PAUSE_S]), (0, [])):
-            monkeypatch.setattr(tier, "read", lambda _wait_s, _meet, count=count: count)
+            monkeypatch.setattr(tier, "read", lambda _wait_s, count=count: count)
             witness.read(1.0)
             assert paused == pauses
             paused.clear()
@@ -399,7 +375,7 @@ class Silent(KafkaTier):
         self.looks.append(self.clock.now)
         self.clock.now += self.LOOK_S
 
-    def read(self, timeout_s: float, meet: Callable[[], None]) -> int:
+    def read(self, timeout_s: float) -> int:
         """Nothing comes."""
         self.clock.now += timeout_s or 0.01
         if self.clock.now > self.looks[0] + self.ENOUGH_S:

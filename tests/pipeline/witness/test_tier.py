@@ -93,46 +93,45 @@ def test_strangers_bring_no_spool_and_no_sums() -> None:
     tier, random = tier_of(SPOOLS[0]), np.random.default_rng(1)
     words = random.integers(1 << 25, 2**63 - 1, (3, 5000))
     tier.absorb(random.integers(0, 255, (5000, 16), np.uint8), *words)
+    tier.watch({})
     assert (tier.foreign, tier.spools()) == (5000, SPOOLS[:1])
     uuids = np.frombuffer(bytes.fromhex(SPOOLS[0]), np.uint8)
     tier.absorb(np.tile(uuids, (5000, 1)), *words)
+    tier.watch({})
     seen = tier.spool(SPOOLS[0])
     # Of more blocks than that, records are forgotten, whatever strangers send.
     assert (len(seen.seen), len(seen.sums()[0]), len(seen.unsummed)) == (MOST_FAR, 0, MOST_FAR)
     assert tier.negative == 0
 
 
-def test_news_of_spools_is_told_once() -> None:
-    """Records of a spool that is not watched, until it counts as a stranger, and those far beyond an end."""
-    tier, told = tier_of(SPOOLS[0], end=1000), list[str]()
-
-    def absorb(what: str, *records: tuple[str, int]) -> None:
-        burst = [Seen(spool, sequence, 3, 1) for spool, sequence in records]
-        tier.absorb(*columns(burst), lambda: told.append(what))
-
-    absorb("near", (SPOOLS[0], 5))
-    absorb("far", (SPOOLS[0], 1 << 40))
-    absorb("new", (SPOOLS[0], 6), (SPOOLS[1], 5))
-    absorb("known as a stranger", (SPOOLS[1], 6))
-    assert told == ["far", "new"]
-    tier.watch({SPOOLS[1]: 1 << 41})
-    absorb("within its end", (SPOOLS[1], 1 << 40))
-    tier.absorb(*columns([]), lambda: told.append("nothing"))
-    assert told == ["far", "new"]
+def test_news_waits_for_the_next_look() -> None:
+    """Records of a spool that may be new, and far ones, are kept until it is known whose they are."""
+    tier = tier_of(SPOOLS[0], end=1000)
+    tier.absorb(*columns([Seen(SPOOLS[0], one, 3, 1) for one in (5, 1 << 40)]))
+    tier.absorb(*columns([Seen(SPOOLS[1], one, 3, 1) for one in (6, 7)]))
+    assert (list(tier.spool(SPOOLS[0]).seen), tier.foreign) == ([5], 0)
+    tier.watch({SPOOLS[0]: (1 << 40) + 1, SPOOLS[1]: 9})
+    first, second = (tier.spool(one) for one in SPOOLS[:2])
+    assert (list(first.seen), list(first.unsummed)) == ([5, 1 << 40], [])
+    assert (list(second.seen), is_begun(tier, SPOOLS[1])) == ([6, 7], False)
+    # A known spool is taken in at once.
+    tier.absorb(*columns([Seen(SPOOLS[1], 8, 3, 1)]))
+    assert list(second.seen) == [6, 7, 8]
 
 
 def test_a_spool_that_was_a_stranger_is_judged_from_its_end_on() -> None:
-    """Its records were forgotten, also before a restart; one that is met in time is judged from 0 on."""
+    """Its records were forgotten, also before a restart."""
     tier = tier_of(SPOOLS[0])
     tier.absorb(*columns([Seen(SPOOLS[1], 5, 3, 1)]))
-    tier.absorb(*columns([Seen(SPOOLS[2], 5, 3, 1)]), lambda: tier.watch({SPOOLS[2]: 7}))
+    tier.watch({})
+    tier.absorb(*columns([Seen(SPOOLS[1], 6, 3, 1)]))
+    assert tier.foreign == 2
     again = TierState(1, "tier", itertools.count(9))
     again.facts = dict(tier.facts)
     again.begin(itertools.count(9))
     for one in (tier, again):
         one.watch({SPOOLS[1]: 900, SPOOLS[2]: 900})
         assert (begin_of(one, SPOOLS[1]), is_begun(one, SPOOLS[2])) == (900, False)
-    assert len(tier.spool(SPOOLS[2]).seen) == 1
 
 
 def test_among_many_strangers_any_spool_may_be_one() -> None:
@@ -140,6 +139,7 @@ def test_among_many_strangers_any_spool_may_be_one() -> None:
     tier, random = tier_of(), np.random.default_rng(1)
     words = np.ones((3, 2 * MOST_STRANGERS), np.int64)
     tier.absorb(random.integers(0, 255, (2 * MOST_STRANGERS, 16), np.uint8), *words)
+    tier.watch({})
     assert sum(len(str(fact)) for fact in tier.facts.values()) == 32 * MOST_STRANGERS
     tier.watch({SPOOLS[0]: 900})
     assert begin_of(tier, SPOOLS[0]) == 900
@@ -153,6 +153,7 @@ def test_a_spool_that_passes_what_was_forgotten_is_judged_anew() -> None:
     tier.absorb(uuids, far, far, far)
     own = 1 << 25
     tier.absorb(*columns([Seen(SPOOLS[0], own, 3, 1), Seen(SPOOLS[0], 5, 3, 1)]))
+    tier.watch({})
     assert tier.spool(SPOOLS[0]).seen.min() == 5
     assert own not in tier.spool(SPOOLS[0]).seen
     tier.watch({SPOOLS[0]: own})
