@@ -144,6 +144,13 @@ class SpoolLog(NamedTuple):
         """A reader that no selection narrows."""
         return Reader(self.live.segment_list, self.live.topics)
 
+    def close(self) -> None:
+        """Let go of its segments, which may be removed ones."""
+        self.live.close()
+        self.catch_up.close()
+        if self.eviction:
+            self.eviction.close()
+
 
 class Chooser(Protocol):
     """Chooses the partition of each message; see `router.partition`."""

@@ -17,7 +17,7 @@ from cli.config.trial import try_parts
 from cli.daemon.compiling import Compiler, compile_kernels, is_compiled
 from cli.daemon.delivery_worker import DeliveryPage, DeliveryWorker
 from cli.daemon.logs import to_the_end
-from cli.status.snapshot import ROLES, status_line
+from cli.status.snapshot import ROLES, list_workers, status_line
 from cli.terminal.errors import KNOWN, ConfigError
 from dispatch.embedded import EmbeddedKafka
 from ingest.acknowledger import Acknowledger
@@ -64,7 +64,7 @@ from ingest.worker.worker import IngestWorker
 from router.context import CommittedEnd
 from router.outcomes.trace_request import events_path, request_path
 from router.timing import FLUSH_S
-from spool.errors import SpoolError
+from spool.errors import SpoolBusy, SpoolError
 from spool.format.frame import SEQUENCE
 from spool.format.segment_format import body_room
 from spool.layout import Layout
@@ -75,11 +75,12 @@ from spool.log.writer import Writer
 from spool.read.overview import SpoolTotals, take_totals
 from spool.shared.ledger import Ledger
 from spool.shared.runtime import directory_word, own_runtime, shared_state_path
-from spool.shared.state import Field, SharedState
+from spool.shared.state import Field, SharedState, read_shared_state
 from spool.shared.topics import wanted_path
 from spool.storage import disk
 from spool.storage.disk import allocated_bytes
 from spool.storage.lock import Lock
+from spool.storage.ownership import believed
 from spool.words import agreeing, size_in_words
 from status.access import await_client, open_access
 
@@ -129,12 +130,14 @@ class Daemon:
         self._page_path = shared_state_path(runtime, spool, boot)
         self._staging = staging_path(runtime, spool, boot)
         self._lines, self._lanes = buffers_path(self._staging), lanes_path(self._staging)
+        self._refuse_copy()
         self.shared = SharedState(self._page_path)
         if was_killed or self.shared.words[Field.WORKERS]:
             self._say_what_is_found()
         self.shared.words[Field.DIRECTORY] = directory_word(self._spool.layout.directory)
-        # An earlier keeper wrote these: there may be other spares now, and another limit.
-        self.shared.words[[Field.SPARE, Field.FULL, Field.STREAMS_PAUSED, Field.KAFKA_PAUSED]] = 0
+        # Earlier workers wrote these: there may be other spares now, another limit, and another log.
+        stale = (Field.SPARE, Field.FULL, Field.STREAMS_PAUSED, Field.KAFKA_PAUSED, Field.LOW_WATERMARK)
+        self.shared.words[list(stale)] = 0
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
         self._locked = Staging(self._staging, spool, slots_for(config.spool.segment_bytes))
         if self._locked.lock_overflow() < self._locked.burst * OVERFLOW_BYTES:
@@ -148,6 +151,18 @@ class Daemon:
         self._begin_connections()
         self._compiler: Compiler | None = None
         self._beside = self._leave_compiling(allowed=beside)
+
+    def _refuse_copy(self) -> None:
+        """Raise SpoolBusy beside the daemon of a copy: both would have one shared state, and one staging."""
+        directory = self._spool.layout.directory
+        words = read_shared_state(self._page_path, believed(directory))
+        if words is None or int(words[Field.DIRECTORY]) in (0, directory_word(directory)):
+            return
+        if workers := list_workers(words):
+            raise SpoolBusy(
+                f"{directory} is a copy of a spool whose daemon lives on this host (process "
+                f"{workers[0].pid}): stop that first, or run the copy on another host"
+            )
 
     @staticmethod
     def _leave_compiling(*, allowed: bool) -> bool:

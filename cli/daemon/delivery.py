@@ -171,7 +171,9 @@ class Delivery:
             if give_up
             else None
         )
-        source = SpoolLog(self._reader(topics, only), self._reader(topics, only), committed, eviction, shares)
+        self._source = source = SpoolLog(
+            self._reader(topics, only), self._reader(topics, only), committed, eviction, shares
+        )
         partitioners = Partitioners(config.partitioners, config.dispatch.partitioner)
         parts = Parts(
             source,
@@ -317,5 +319,6 @@ class Delivery:
         if self._tracing:
             self._tracing.leave()
         self._graph.close()
+        self._source.close()
         self._acks.close()
         self._marks.close()

@@ -327,7 +327,7 @@ class KafkaWorker:
         self._unanswered.pop(client, None)
         self._memory.forget(client)
         if client.storing:
-            # What it sent takes memory until it is stored.
+            # Its last request takes memory until it is stored.
             self._leaving += 1
         else:
             self._leave(client)

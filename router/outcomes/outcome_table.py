@@ -153,6 +153,10 @@ class Eviction:
         """Whether nothing is to be given up."""
         return self._limit() <= self._done
 
+    def close(self) -> None:
+        """Let go of the segment that was read last."""
+        self._reader.close()
+
     def step(self, acks: OutcomeTable, pool: InFlight, read_position: int) -> bool:
         """Discard some; whether nothing may be handed over meanwhile. `read_position`: of the live reader."""
         if self.is_idle:

@@ -114,6 +114,9 @@ class Contents(Protocol):
     def read(self, wanted: npt.NDArray[np.int64], most: int) -> Found:
         """The lowest of these ascending sequences, and those that one look brings along; `most` at most."""
 
+    def close(self) -> None:
+        """Let go of the log."""
+
 
 class LogContents:
     """Reads messages from the log, with a reader of its own."""
@@ -140,6 +143,9 @@ class LogContents:
         rows = np.searchsorted(batch.sequence, chosen)
         there = batch.sequence[rows] == chosen
         return Found(chosen[there], batch, rows[there])
+
+    def close(self) -> None:
+        self._reader.close()
 
     def _read_from(self, first: int) -> Batch | None:
         """The batch that begins there; None where the message is damaged or gone."""
@@ -357,6 +363,7 @@ class Rejects:
     def close(self) -> None:
         """Wait for what is being written."""
         self._writer.shutdown()
+        self._contents.close()
 
     # -- dead letters -----------------------------------------------------------------------------------
 

@@ -118,9 +118,9 @@ def own_identity(layout: Layout, boot: bytes, *, uncertain: bool = False) -> Ide
 
 def mark_in_use(layout: Layout) -> None:
     """Record that numbers are given out from here on. Only a guard: a full disk must not stop them."""
-    if _text(layout).endswith(_IN_USE):
-        return
     try:
+        if _text(layout).endswith(_IN_USE):
+            return
         _write(layout, read_identity(layout), b"".join(list_secrets(layout)[:1]), used=True)
     except OSError as error:
         log.warning("%s could not be marked as in use: %s", layout.identity, error.strerror)

@@ -6,13 +6,15 @@ import bisect
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from spool.errors import BadSpool, ReadFailed
+from spool.errors import BadSpool, NoSpool, ReadFailed
 from spool.format.frame import POSITION, SEQUENCE, Tail, tail_at_start
 from spool.format.packed import open_plain
 from spool.format.scan import Scan, read_header
 from spool.format.segment_format import HEADER_BYTES, Footer, Record, decode_header
+from spool.index.identity import read_identity
 from spool.index.log_end import EPOCH, read_footer
 from spool.layout import SEGMENT, SENT, Layout, SegmentNames
 from spool.native.digest import UNTOLD, digest
@@ -50,7 +52,8 @@ class SegmentList:
         self.sent: set[int] = set()
         """First sequences of the segments that are called sent."""
         self.spool = 0
-        """Tells this spool from others: xxh3 of its uuid, as its segments have it; 0 without any."""
+        """Tells this spool from others: xxh3 of its uuid, as its segments have it, or else its own file; 0
+        without any."""
         self.entries: dict[int, list[tuple[int, int]]] = {}
         """By segment number, for segments without a footer: (first sequence, offset) of frames to enter at,
         in order, as readers met them."""
@@ -70,6 +73,9 @@ class SegmentList:
         if self.untold:
             found = _fill_in([first for first, _ in named], found, self.untold)
         self.segments = [info for info in found if info]
+        if not self.spool:
+            with suppress(NoSpool, OSError):
+                self.spool = digest(read_identity(self.layout))
         kept = {info.number for info in self.segments}
         self.entries = {number: at for number, at in self.entries.items() if number in kept}
 

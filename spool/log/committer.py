@@ -112,7 +112,7 @@ class Committer:
 
     def _following(self) -> tuple[Path, Record] | None:
         """The segment after this one, and its header; None when it is not in use yet."""
-        path = self._waiting[0] if self._waiting else self.layout.segment(self.number + 1, SPARE)
+        path = _present(self._waiting[0]) if self._waiting else self.layout.segment(self.number + 1, SPARE)
         try:
             header = read_header(path)
         except ReadFailed:
@@ -226,6 +226,7 @@ class Committer:
         if time.monotonic() < self._renew_at or not (self.ended or self._following()):
             return False
         assert self._scan is not None
+        self._path = _present(self._path)
         try:
             renew(self.layout, self._path)
             fd = open_to_read(self._path)
@@ -323,7 +324,7 @@ class Committer:
         """
         if not self._full or time.monotonic() < self._unread.get(self._full[0], 0.0):
             return False
-        path = self._full[0] if self._full[0].exists() else self._full[0].with_suffix(SENT)
+        path = _present(self._full[0])
         try:
             tail = seal_surely(self.layout, path)
             reach("seal.synced")
@@ -348,7 +349,7 @@ class Committer:
         """Seal the segment in use, after the last message: the next start finds the end without a walk.
 
         Removes the spares: one that is left tells the next boot that the end was not clean
-        (spool.log.recovery).
+        (spool.log.recovery). One that the appender has taken into use is left, with its messages.
         """
         if self._scan is not None and not self._is_suspect():
             os.close(self._scan.fd)
@@ -358,9 +359,22 @@ class Committer:
             continue
         if self._scan is None and not self._full:
             self._shared.words[Field.SPARE] = 0
-            for number in self.layout.list_spares():
-                self.layout.segment(number, SPARE).unlink()
+            for path in (self.layout.segment(number, SPARE) for number in self.layout.list_spares()):
+                if _is_unbound(path):
+                    path.unlink()
             sync_directory(self.layout.segments)
+
+
+def _is_unbound(path: Path) -> bool:
+    """Whether a spare was never in use; False if that cannot be read."""
+    with contextlib.suppress(BadSpool, OSError):
+        return bool(read_header(path)["first_sequence"] == UNBOUND)
+    return False
+
+
+def _present(path: Path) -> Path:
+    """The name that a segment has now: it is called sent once all of it is resolved."""
+    return path if path.exists() else path.with_suffix(SENT)
 
 
 _COPY_BYTES = 1 << 20

@@ -228,7 +228,11 @@ class SenderTable:
         """Read the table, and the sealed segments behind it; a new table begins with the unsealed ones."""
         self._path = layout.senders
         self._slots: SyncedSlots | None = None
-        self._saved, slot = read_slot(layout.senders)
+        try:
+            self._saved, slot = read_slot(layout.senders)
+        except OSError as error:
+            log.warning("%s; totals by uid begin again", error)
+            self._saved, slot = 0, b""
         self._count = SenderCount(self._saved, slot)
         self._fails = False
         if self._saved:
@@ -525,9 +529,15 @@ def carry_over(layout: Layout, leaving: Sequence[int]) -> list[int]:
 
     `leaving`: the first sequences of segments that are called sent, in order. Rows of undelivered segments
     before them are counted with them, since a slot counts all bursts up to one. Room for messages is worth
-    more than a name beside a number: when there is no room for the book, all may go. Raises OSError.
+    more than a name beside a number: when there is no room for the book, or the disk does not give it, all
+    may go. Raises OSError.
     """
-    found, gone, read = Refusals(*read_slot(layout.refused)), list[int](), 0
+    try:
+        book = read_slot(layout.refused)
+    except ReadFailed as error:
+        log.warning("%s; the discards of segments that are removed are known by reason alone", error)
+        return list(leaving)
+    found, gone, read = Refusals(*book), list[int](), 0
     for first, suffix in layout.list_segments():
         if len(gone) == len(leaving) or (gone and read >= READS):
             break

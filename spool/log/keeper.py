@@ -385,7 +385,11 @@ class Keeper:
         """Add a sample to the history, for rates."""
         words, tail = self._shared.words, self._committer.tail
         low_watermark, end = int(words[Field.LOW_WATERMARK]), int(tail[SEQUENCE])
-        ledger = read_ledger(self._layout.ledger)
+        try:
+            ledger = read_ledger(self._layout.ledger)
+        except OSError as error:
+            log.debug("no sample for the rates: %s", error)
+            return
         refused = int(tail[DISCARDED:].sum()) + sum(row.count for row in ledger)
         self._refusals.note(tail, ledger)
         self._history.note(

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
-from spool.errors import BadSpool, NotAFile, SpoolFull
+from spool.errors import BadSpool, SpoolFull
 from spool.format.packed import MOST_BYTES, is_packed, pack
 from spool.format.segment import Identity, create_spare
 from spool.index.log_end import read_footer
@@ -217,7 +217,8 @@ def _read(path: Path) -> tuple[float, dict[int, float]]:
     """(clock, delivery times by first sequence); a clock at 0 when there is no file, or it is damaged."""
     try:
         *lines, check = read_text(path, _AGES_BYTES).splitlines(keepends=True)
-    except (FileNotFoundError, NotAFile, ValueError):
+    except (OSError, ValueError):
+        # Segments count as new then, and stay for longer.
         return 0.0, {}
     if check != f"{digest(''.join(lines).encode()):016x}\n":
         return 0.0, {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,48 @@ def test_a_second_daemon_takes_no_socket(tmp_path: Path, kafka: EmbeddedKafka) -
         seen = first.await_status(lambda s: s.delivered == 1)
         assert seen.lost_inputs is None
     second.close()
+
+
+def test_a_copy_beside_its_original_is_refused(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """Both would have one shared state and one staging: it ends with a sentence, and the original goes on."""
+    (tmp_path / "second").mkdir()
+    first = RunningBruce(tmp_path, kafka.bootstrap_servers)
+    second = RunningBruce(tmp_path / "second", kafka.bootstrap_servers)
+    runtime = "BRUCE_RUNTIME_DIRECTORY"
+    second.environ[runtime] = first.environ[runtime]
+    with first:
+        first.send([encode(b"t", b"v")])
+        first.await_status(lambda s: s.delivered == 1)
+        shutil.copytree(first.spool, second.spool)
+        second.start(wait=False)
+        assert second.await_end() != 0
+        assert second.logged("is a copy of a spool whose daemon lives on this host") == 1
+        first.send([encode(b"t", b"v")])
+        first.await_status(lambda s: s.delivered == 2)
+    second.close()
+
+
+@pytest.mark.crash
+def test_a_backup_that_is_put_back_is_delivered(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """In the boot in which a later life delivered the same: what that life knew is not true of it."""
+    settings = {"spool": {"segment_bytes": 1 << 20, "max_bytes": 64 << 20}}
+    bruce = RunningBruce(tmp_path, kafka.bootstrap_servers, settings=settings)
+    backup, count = tmp_path / "backup", 300
+    with bruce:
+        kafka.down()
+        bruce.send([encode(b"t", b"v" * 15_000) for _ in range(count)])
+        bruce.await_status(lambda s: s.backlog == count)
+        bruce.kill9()
+        shutil.copytree(bruce.spool, backup)
+        kafka.up()
+        bruce.start()
+        bruce.await_status(lambda s: s.backlog == 0)
+        bruce.kill9()
+        shutil.rmtree(bruce.spool)
+        shutil.copytree(backup, bruce.spool)
+        bruce.start()
+        seen = bruce.await_status(lambda s: s.backlog == 0)
+        assert seen.delivered == count
 
 
 def test_the_status_worker_is_watched(tmp_path: Path, kafka: EmbeddedKafka) -> None:

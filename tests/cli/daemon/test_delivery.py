@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from pathlib import Path
@@ -218,3 +219,35 @@ def test_the_last_messages_are_reported_before_the_rest(
         deliverer.close()
         spool.crash()
     assert all(pause < REST_S for pause in unreported)
+
+
+def test_a_delivery_that_ends_lets_go_of_the_log(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """Segments that are removed later would take their room until the process ends."""
+    spool = SpoolFixture(tmp_path / "spool")
+    file = tmp_path / "bruce.toml"
+    file.write_text(
+        f'[spool]\ndirectory = "{spool.options.directory}"\n'
+        f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n'
+    )
+    spool.append([encode(b"t", b"v")])
+    spool.step()
+
+    def opened() -> list[str]:
+        links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        return [name for link in links if link.is_symlink() and ".seg" in (name := os.readlink(link))]
+
+    before = len(opened())
+    deliverer = Delivery(
+        spool.layout,
+        spool.identity.spool,
+        load_config(file, environ={}),
+        committed=CommittedEnd(spool.shared.words[Field.SYNCED :][:1]),
+        bell=spool.bell,
+        report=lambda _: None,
+    )
+    while deliverer.low_watermark < spool.synced:
+        deliverer.turn()
+    assert len(opened()) > before
+    deliverer.close()
+    assert len(opened()) == before
+    spool.crash()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import uuid
 from pathlib import Path
 
 import pytest
 
-from spool.errors import NoSpool
+from spool.errors import NoSpool, ReadFailed
+from spool.index import identity
 from spool.index.identity import read_host, read_identity
 from spool.layout import Layout
 from tests.spool.fixture import SpoolFixture
@@ -81,3 +84,15 @@ def test_no_spool_is_said_so(tmp_path: Path) -> None:
     """A directory that holds no spool is named in the error."""
     with pytest.raises(NoSpool, match=str(tmp_path)):
         read_identity(Layout(tmp_path))
+
+
+def test_an_identity_that_the_disk_does_not_give(
+    spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is only a guard: segments are named, and committed, without it."""
+
+    def refuse(path: Path, *_: object) -> None:
+        raise ReadFailed(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(identity, "read_text", refuse)
+    identity.mark_in_use(spool.layout)

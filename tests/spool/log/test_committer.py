@@ -16,7 +16,8 @@ from spool.format.batch import Topics
 from spool.format.segment import seal
 from spool.format.wire import encode
 from spool.index.segment_list import SegmentList
-from spool.layout import SEGMENT, SPARE
+from spool.layout import SEGMENT, SENT, SPARE
+from spool.log import committer
 from spool.log.committer import renew
 from spool.log.keeper import STANDS_S
 from spool.read.reader import Reader
@@ -315,6 +316,31 @@ def test_bytes_that_cannot_be_read_cost_their_frames_alone(
     tail = seal(path)
     assert tail[1] == frames[-1].sequence + 3 or frames[-1].sequence in lost
     assert {f.sequence for f in spool.segments()[-1].frames} <= {f.sequence for f in frames} - lost
+
+
+def test_a_stop_leaves_a_segment_that_is_in_use(
+    spool: SpoolFixture, disk: BadDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk gave no header, so the committer did not enter it: the next start has its messages."""
+    sent = [*(data for _, data in spool.records()), *spool.fill(200)]
+    assert spool.last_path().suffix == SPARE
+    monkeypatch.setattr(committer.Committer, "_following", lambda _: None)
+    spool.stop()
+    monkeypatch.undo()
+    spool.open()
+    spool.step()
+    assert [data for _, data in spool.records()] == sent
+
+
+def test_a_suspect_that_is_called_sent_is_renewed(spool: SpoolFixture, disk: BadDisk) -> None:
+    """All of it was delivered meanwhile, so it has another name: what comes behind it is committed."""
+    spool.fill(3)
+    path = spool.last_path()
+    fail_once(spool, disk)
+    spool.fill(2)
+    path.rename(path.with_suffix(SENT))
+    spool.step()
+    assert spool.synced == 18
 
 
 def test_only_the_last_suspect_is_kept(spool: SpoolFixture, disk: BadDisk) -> None:

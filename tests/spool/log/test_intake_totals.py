@@ -5,6 +5,7 @@ Each message counts once, whatever is killed in between.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import random
@@ -20,12 +21,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spool.errors import ReadFailed
 from spool.format.frame import BURST, DISCARDED, TAIL_FIELDS
 from spool.format.segment import list_files
 from spool.format.segment_format import SENDERS
 from spool.format.wire import Reason, encode
 from spool.layout import SENT
-from spool.log import intake_totals
+from spool.log import intake_totals, keeper
 from spool.log.intake_totals import (
     MOST_SAMPLES,
     QUIET_S,
@@ -503,3 +505,28 @@ def test_a_table_ahead_of_the_log(counting: SpoolFixture) -> None:
     counting.keeper.commit()
     counting.keeper._save_senders()
     assert told(counting)[B] == (2, 0)
+
+
+def test_tables_that_the_disk_does_not_give(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bad sector in a count stops no commit, and keeps no segment: the log says what is not known."""
+    spool = SpoolFixture(memory)
+    spool.fill(3)
+    spool.step()
+
+    def refuse(path: Path, *_: object) -> None:
+        raise ReadFailed(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(intake_totals, "read_slot", refuse)
+    assert intake_totals.carry_over(spool.layout, [0, 5]) == [0, 5]
+    monkeypatch.setattr(keeper, "read_ledger", refuse)
+    spool.crash()
+    spool.open()
+    spool.fill(3)
+    spool.keeper._note_history()
+    spool.step()
+    assert spool.synced == 18
+    assert "totals by uid begin again" in caplog.text
+    assert "known by reason alone" in caplog.text
+    spool.crash()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from spool.errors import SpoolFull
+from spool.errors import ReadFailed, SpoolFull
 from spool.format.packed import is_packed
 from spool.format.segment import Identity
 from spool.format.wire import encode
 from spool.layout import SEGMENT, SENT, Layout
+from spool.log import retention
 from spool.log.retention import (
     AFTER_S,
     LOOK_S,
@@ -194,6 +196,16 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_ages_that_the_disk_does_not_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments count as new then, and stay for longer."""
+
+    def refuse(path: Path, *_: object) -> None:
+        raise ReadFailed(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(retention, "read_text", refuse)
+    assert Ages(tmp_path / "ages", clock=Clock()).note([10]) == {10: 0.0}
 
 
 def test_a_segment_ages_while_bruce_runs(tmp_path: Path) -> None:
