@@ -54,8 +54,6 @@ _LENGTH_FROM, _CRC_FROM = 12, 21
 """Offsets of the bytes that `length` counts, and of those that `crc` is of."""
 _MAGIC = 2
 _CODEC, _BROKERS_TIME, _TRANSACTION, _CONTROL = 7, 8, 16, 32
-LEAST_RECORD_BYTES = 7
-"""Each field of a record has at least a byte."""
 NO_PRODUCER = -1
 NO_TIMESTAMP = -1
 _NO_PARTITION = -1
