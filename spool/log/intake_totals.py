@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,14 +32,12 @@ import numpy.typing as npt
 from spool.errors import BadSpool, ReadFailed, SpoolFull
 from spool.format.frame import (
     BURST,
-    DISCARDED,
     END,
     FRAME_AT,
     FRAME_RECEIVED,
     LEAST_DATAGRAM_BYTES,
     ROW,
     Frames,
-    Tail,
     tail_at_start,
 )
 from spool.format.head_scan import MOST_FRAMES, entrance_of, runs, uids_of
@@ -71,7 +68,6 @@ from spool.format.wire import (
     TOPIC_SIZE_BYTES,
     Reason,
     load_be16,
-    reason_name,
     topic_at,
 )
 from spool.index.log_end import CommittedEnd, behind, committed_end, read_footer
@@ -82,8 +78,6 @@ from spool.shared.ledger import TOPIC_BYTES, Discards, add, list_rows
 from spool.storage.ab_slots import HEAD_BYTES, SLOT_BYTES, SyncedSlots, read_slot
 from spool.storage.disk import FULL, open_to_read, opened
 from spool.storage.failpoint import reach
-from spool.throttle import Throttle
-from spool.words import agreeing, reason_in_words
 
 log = logging.getLogger("bruce.keeper")
 
@@ -94,8 +88,6 @@ MOST_SAMPLES = 16
 HOUR_NS = 3_600_000_000_000
 READS = 4
 """How many segments with refused messages to carry over at a time: each is read, and unpacked."""
-QUIET_S = 60.0
-"""Between two log lines about what was refused."""
 _TRIES = 5
 """To look at a log whose segments are renamed or removed meanwhile."""
 _OVER_QUOTA = int(Reason.OVER_QUOTA)
@@ -571,34 +563,3 @@ def compile_kernels() -> None:
     count_senders(nowhere, nowhere, frames, 0, nowhere, digest_address())
     list_refused(nowhere, frames, 0, _NOTHING)
     add_refused(nowhere, nowhere, _NOTHING, 0)
-
-
-class RefusalLog:
-    """Logs what was refused since the last line."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._throttle = Throttle(QUIET_S, clock=clock)
-        self._before: Counter[int] | None = None
-
-    def note(self, tail: Tail, ledger: Iterable[Discards]) -> None:
-        """Take the present totals of frames and ledger; those of the first call are not logged."""
-        totals = Counter({reason: int(count) for reason, count in enumerate(tail[DISCARDED:])})
-        for row in ledger:
-            totals[row.reason] += row.count
-        if self._before is None:
-            self._before = totals
-        if not (news := totals - self._before) or not self._throttle.due():
-            return
-        listed = ", ".join(
-            f"{count} {reason_in_words(reason_name(reason))}" for reason, count in news.most_common()
-        )
-        # Of messages that had no room neither senders nor bytes are kept.
-        others = " the others" if Reason.SPOOL_FULL in news else " them"
-        further = f"`brucectl status` says who sent{others}, `brucectl discards` has samples"
-        log.warning(
-            "%s discarded at intake: %s%s",
-            agreeing(news.total(), "message", "was", "were"),
-            listed,
-            f"; {further}" if set(news) - {Reason.SPOOL_FULL} else "",
-        )
-        self._before = totals

@@ -24,8 +24,9 @@ from spool.index.index import Index
 from spool.index.segment_list import RETRY_S
 from spool.layout import SPARE, Layout
 from spool.log.committer import Committer
-from spool.log.intake_totals import RefusalLog, SenderTable
+from spool.log.intake_totals import SenderTable
 from spool.log.quotas import LOOK_S, Quotas
+from spool.log.refusal_log import RefusalLog
 from spool.log.retention import Ages, Packer, Stock, expired, undelivered, waiting_bytes
 from spool.options import ALWAYS, LEAST, Full, SpoolOptions, WhenFull, fullness, give_up, most_spares, want
 from spool.shared.ledger import LedgerCopy, read_ledger

@@ -91,6 +91,20 @@ def test_refusals_while_catching_up(kafka: EmbeddedKafka) -> None:
         }
 
 
+def rounds_to(bench: Bench, end: int, *, most: int) -> int:
+    """Work until all below `end` are resolved, for so many rounds at most; in how many something went out."""
+    rounds = 0
+    for _ in range(most):
+        bench.step()
+        rounds += any(bench.pool.queues.values())
+        bench.answer()
+        bench.clock.now += 0.6
+        if bench.acks.low_watermark == end:
+            break
+    bench.router.commit()
+    return rounds
+
+
 @pytest.mark.parametrize("topic", [b"a", b"b"])
 @pytest.mark.parametrize("key", [0, None])
 def test_one_bad_record_among_many(bench: Bench, topic: bytes, key: int | None) -> None:
@@ -99,15 +113,7 @@ def test_one_bad_record_among_many(bench: Bench, topic: bytes, key: int | None) 
     messages[37] = (topic, key, POISON)
     for first in range(0, 100, 50):
         bench.send(messages[first : first + 50])
-    refusals = 0
-    for _ in range(60):
-        bench.step()
-        refusals += any(bench.pool.queues.values())
-        bench.answer()
-        bench.clock.now += 0.6
-        if bench.acks.low_watermark == 100:
-            break
-    bench.router.commit()
+    refusals = rounds_to(bench, 100, most=60)
     assert bench.discarded() == {37: Reason.INVALID_RECORD}
     assert sorted(set(bench.appended())) == [*range(37), *range(38, 100)]
     assert refusals < 25
@@ -129,15 +135,7 @@ def test_many_bad_records(bench: Bench) -> None:
 def test_bad_records_in_a_row(bench: Bench) -> None:
     """Each takes one round, once the first is known: more of them would fill the spool behind them."""
     bench.send([(b"a", 1, POISON)] * 60)
-    refusals = 0
-    for _ in range(200):
-        bench.step()
-        refusals += any(bench.pool.queues.values())
-        bench.answer()
-        bench.clock.now += 0.6
-        if bench.acks.low_watermark == 60:
-            break
-    bench.router.commit()
+    refusals = rounds_to(bench, 60, most=200)
     assert len(bench.discarded()) == 60
     assert refusals < 60 + 10
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -185,25 +186,30 @@ def test_window_messages(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 3012), 3012)
 
 
-def test_the_last_messages_are_reported_before_the_rest(
-    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The deliverer does not rest while its report lacks what the marks have: who waits sees the end."""
-    file = tmp_path / "bruce.toml"
+def deliverer_of(spool: SpoolFixture, kafka: EmbeddedKafka, report: Callable[[Progress], None]) -> Delivery:
+    """A deliverer of this spool, in this process."""
+    file = spool.options.directory.with_suffix(".toml")
     file.write_text(f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n')
-    spool = SpoolFixture(tmp_path)
-    spool.append([encode(b"t", b"%d" % number, timestamp=1) for number in range(50)])
-    spool.step()
-    reports: list[Progress] = []
-    unreported: list[float] = []
-    deliverer = Delivery(
+    return Delivery(
         spool.layout,
         spool.identity.spool,
         load_config(file, environ={}),
         committed=CommittedEnd(spool.shared.words[Field.SYNCED :][:1]),
         bell=spool.bell,
-        report=reports.append,
+        report=report,
     )
+
+
+def test_the_last_messages_are_reported_before_the_rest(
+    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deliverer does not rest while its report lacks what the marks have: who waits sees the end."""
+    spool = SpoolFixture(tmp_path)
+    spool.append([encode(b"t", b"%d" % number, timestamp=1) for number in range(50)])
+    spool.step()
+    reports: list[Progress] = []
+    unreported: list[float] = []
+    deliverer = deliverer_of(spool, kafka, reports.append)
     sleep = deliverer._fast_path.wait
 
     def wait(pause: float) -> None:
@@ -224,11 +230,6 @@ def test_the_last_messages_are_reported_before_the_rest(
 def test_a_delivery_that_ends_lets_go_of_the_log(tmp_path: Path, kafka: EmbeddedKafka) -> None:
     """Segments that are removed later would take their room until the process ends."""
     spool = SpoolFixture(tmp_path / "spool")
-    file = tmp_path / "bruce.toml"
-    file.write_text(
-        f'[spool]\ndirectory = "{spool.options.directory}"\n'
-        f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n'
-    )
     spool.append([encode(b"t", b"v")])
     spool.step()
 
@@ -237,14 +238,7 @@ def test_a_delivery_that_ends_lets_go_of_the_log(tmp_path: Path, kafka: Embedded
         return [name for link in links if link.is_symlink() and ".seg" in (name := os.readlink(link))]
 
     before = len(opened())
-    deliverer = Delivery(
-        spool.layout,
-        spool.identity.spool,
-        load_config(file, environ={}),
-        committed=CommittedEnd(spool.shared.words[Field.SYNCED :][:1]),
-        bell=spool.bell,
-        report=lambda _: None,
-    )
+    deliverer = deliverer_of(spool, kafka, lambda _: None)
     while deliverer.low_watermark < spool.synced:
         deliverer.turn()
     assert len(opened()) > before

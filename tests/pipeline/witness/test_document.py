@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+from pipeline.witness import document
 from pipeline.witness.document import NAME, SpoolRow, TierRow, write_document
+from status import witness
 from status.witness import Witness
 
 SPOOL = SpoolRow("ab" * 16, "host1", 100, 1, 2, 3, 4, 5)
@@ -30,3 +33,22 @@ def test_a_reader_never_sees_half_of_it(tmp_path: Path) -> None:
         write_document(tmp_path, [])
         assert '"east"' in before.read()
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_its_age_is_read_by_both(tmp_path: Path) -> None:
+    """After the same time a witness has stopped, for an audit and for the daemon; damage has no age."""
+    assert document.STALE_S == witness.STALE_S
+    assert document.written_at(tmp_path) is None
+    write_document(tmp_path, [])
+    assert abs((document.written_at(tmp_path) or 0) - time.time()) < document.STALE_S
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"written_s": "x"}',
+        '{"written_s": NaN}',
+        '{"written_s": 1e300}',
+        "[" * 99_999,
+    ):
+        (tmp_path / NAME).write_text(text)
+        assert document.written_at(tmp_path) is None

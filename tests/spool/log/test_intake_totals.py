@@ -9,20 +9,17 @@ import errno
 import gc
 import os
 import random
-import re
 import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from spool.errors import ReadFailed
-from spool.format.frame import BURST, DISCARDED, TAIL_FIELDS
+from spool.format.frame import BURST
 from spool.format.segment import list_files
 from spool.format.segment_format import SENDERS
 from spool.format.wire import Reason, encode
@@ -30,20 +27,16 @@ from spool.layout import SENT
 from spool.log import intake_totals, keeper
 from spool.log.intake_totals import (
     MOST_SAMPLES,
-    QUIET_S,
     UNKNOWN,
-    RefusalLog,
     SenderTable,
     carry_over,
     read_refused,
     read_senders,
 )
 from spool.log.retention import Packer
-from spool.shared.ledger import Discards
 from spool.shared.state import Field
 from spool.storage import failpoint
 from spool.storage.ab_slots import SLOT_BYTES, SLOTS_BYTES
-from tests.router.fake import Clock
 from tests.spool.fixture import SEGMENT_BYTES, SpoolFixture
 from tests.spool.test_crash_points import Countdown
 
@@ -302,35 +295,6 @@ def test_a_new_log_has_new_totals(fixture: TotalsFixture) -> None:
     assert fixture.totals() == Counter()
     fixture.fill(5)
     assert fixture.totals() == fixture.refused
-
-
-def test_lines(caplog: pytest.LogCaptureFixture) -> None:
-    """Earlier discards are not logged; the first is logged at once, and a flood is summed by reason."""
-    clock, tail = Clock(), np.zeros(TAIL_FIELDS, np.int64)
-    told = RefusalLog(clock=clock)
-    tail[DISCARDED + Reason.SHORT] = 1000
-    full = Discards(b"t", Reason.SPOOL_FULL, 50, 0, 0)
-    told.note(tail, [full])
-    assert caplog.messages == []
-    tail[DISCARDED + Reason.SHORT] += 1
-    told.note(tail, [full])
-    said = "1 message was discarded at intake: 1 short (shorter than its header); `brucectl status` says who"
-    assert caplog.messages[0].startswith(said)
-    for _ in range(600):
-        clock.now += QUIET_S / 60
-        tail[DISCARDED + Reason.NOT_PERMITTED] += 7
-        full = replace(full, count=full.count + 1)
-        told.note(tail, [full])
-    assert len(caplog.messages) == 1 + 10
-    found = [re.findall(r"(\d+) (not_permitted|spool_full)", line) for line in caplog.messages[1:]]
-    counts = {name: sum(int(n) for line in found for n, said in line if said == name) for _, name in found[0]}
-    assert counts == {"not_permitted": 4200, "spool_full": 600}
-    # Of messages without room no sender is known.
-    assert all("`brucectl status` says who sent the others" in line for line in caplog.messages[1:])
-    caplog.clear()
-    clock.now += QUIET_S
-    told.note(tail, [replace(full, count=full.count + 1)])
-    assert caplog.messages == ["1 message was discarded at intake: 1 spool_full (the spool had no room)"]
 
 
 A, B = 1001, 1002
