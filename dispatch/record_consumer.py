@@ -181,6 +181,8 @@ class RecordConsumer:
         """Of each topic in `topics`."""
         self._topics = Topics(*np.zeros((5, 0), np.int64))
         self._messages: Numbers = np.zeros(burst, np.int64)
+        self.taken = 0
+        """Messages, ours or not, that the last `consume` took."""
         self._scratch = np.zeros(_SCRATCH_BYTES // 8 + 1, np.int64)
         self._functions = _functions(self._library, self._scratch)
 
@@ -294,7 +296,7 @@ class RecordConsumer:
 
     def _receive(self, timeout_s: float) -> Records:
         """Take a burst of messages, and note what is wrong."""
-        count = self._take(timeout_s)
+        count = self.taken = self._take(timeout_s)
         records, errors = self._read(count)
         self._hear()
         if count > errors:

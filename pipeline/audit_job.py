@@ -23,7 +23,7 @@ from pipeline.errors import SegmentGone, finishing
 from pipeline.kafka.ends import Start, count_dropped, find_starts, offsets_of, plan_withheld
 from pipeline.kafka.ranges import list_topics
 from pipeline.source.fields import CONTENT, REPLAYED, UNREAD
-from pipeline.source.outcomes import Outcomes, plan_with_outcomes
+from pipeline.source.outcomes import Outcomes, Runs, plan_with_outcomes
 from pipeline.source.plan import SpoolPlan, refuse_copies
 from router.partition import DEFAULT
 
@@ -122,16 +122,22 @@ class _Spools:
 
     def backlog(self, engine: Engine) -> DataFrame | None:
         """The messages that are not delivered, by the marks."""
-        runs = [
-            (spool, at, min(at + _RUN, end) - 1)
-            for spool, told in self.outcomes.items()
-            for first, end in told.backlog
-            for at in range(first, end, _RUN)
-        ]
-        if not runs:
+        found = [(spool, _pieces(told.backlog)) for spool, told in self.outcomes.items() if len(told.backlog)]
+        if not found:
             return None
-        table = engine.table(_table(_RUNS, runs))
+        spools = pa.concat_arrays([pa.repeat(spool, len(pieces)) for spool, pieces in found])
+        first, last = np.concatenate([pieces for _, pieces in found]).T
+        table = engine.table(pa.table([spools, first, last], _RUNS))
         return table.select("spool", f.explode(f.sequence("first", "last")).alias("sequence"))
+
+
+def _pieces(runs: Runs) -> Runs:
+    """Runs [first, end) as pieces [first, last] of _RUN numbers at most, int64[n, 2]."""
+    first, end = runs.T
+    counts = -(-(end - first) // _RUN)
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.repeat(first, counts) + number * _RUN
+    return np.stack([first, np.minimum(first + _RUN, np.repeat(end, counts)) - 1], axis=1)
 
 
 _ALL = AuditOptions()

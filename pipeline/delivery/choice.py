@@ -10,7 +10,7 @@ twice, a stage that is computed again, and the next job send a message to the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,10 +39,11 @@ class Runs:
     """After the last of each."""
 
     @classmethod
-    def of(cls, runs: Sequence[tuple[int, int]], end: int) -> Runs:
-        """The parts of `runs`, which are [first, end), below `end`."""
-        pairs = np.array([(a, min(b, end)) for a, b in runs if a < end], np.int64).reshape(-1, 2)
-        return cls(pairs[:, 0].copy(), pairs[:, 1].copy())
+    def of(cls, runs: npt.ArrayLike, end: int) -> Runs:
+        """The parts of `runs`, which are [first, end), int64[n, 2], below `end`."""
+        pairs = np.array(runs, np.int64).reshape(-1, 2)
+        pairs = pairs[pairs[:, 0] < end]
+        return cls(pairs[:, 0].copy(), np.minimum(pairs[:, 1], end))
 
     def without(self, sequences: npt.NDArray[np.int64]) -> Runs:
         """The runs without these numbers, which are sorted and unique."""

@@ -25,6 +25,9 @@ from spool.native.digest import CHUNK_BYTES, CHUNK_MESSAGES
 
 Run = tuple[int, int]
 """Sequence numbers [first, end)."""
+Runs = npt.NDArray[np.int64]
+"""Runs of them, int64[n, 2], in order: where a topic waits among others there is one for each message."""
+NO_RUNS: Runs = np.empty((0, 2), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Outcomes:
 
     discarded: npt.NDArray[np.int64]
     """Sequence numbers, in order."""
-    backlog: list[Run]
+    backlog: Runs
     marked: bool = True
     """Whether the marks could be read: without them no message is known to be delivered."""
     partitions: Mapping[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -62,7 +65,7 @@ def read_outcomes(plan: SpoolPlan) -> Outcomes:
             backlog = _pending(plan.runs, low_watermark, np.unique(settled))
             return Outcomes(discarded, backlog, partitions=counts)
     except (FileNotFoundError, *UNREADABLE):
-        return Outcomes(np.empty(0, np.int64), [], marked=False)
+        return Outcomes(np.empty(0, np.int64), NO_RUNS, marked=False)
 
 
 def read_discarded(layout: Layout) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -150,13 +153,13 @@ def _resolved_above(marks: Marks, low_watermark: int) -> npt.NDArray[np.int64]:
     return numbers[np.searchsorted(numbers, low_watermark) :]
 
 
-def _pending(runs: list[Run], low_watermark: int, resolved: npt.NDArray[np.int64]) -> list[Run]:
+def _pending(runs: list[Run], low_watermark: int, resolved: npt.NDArray[np.int64]) -> Runs:
     """The parts of `runs` at or above `low_watermark` that are not resolved."""
-    pending: list[Run] = []
+    pending = [NO_RUNS]
     for start, end in runs:
         first = max(start, low_watermark)
         within = resolved[np.searchsorted(resolved, first) : np.searchsorted(resolved, end)]
         starts, ends = np.append(first, within + 1), np.append(within, end)
         keep = starts < ends
-        pending += zip(starts[keep].tolist(), ends[keep].tolist(), strict=True)
-    return pending
+        pending.append(np.stack([starts[keep], ends[keep]], axis=1))
+    return np.concatenate(pending)

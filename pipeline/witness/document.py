@@ -71,11 +71,22 @@ def write_document(directory: Path, tiers: Sequence[TierRow]) -> None:
     os.replace(fresh, directory / NAME)
 
 
-def written_at(directory: Path) -> float | None:
-    """When the document in a directory was written, seconds since the epoch; None: there is none to read."""
+class Look(NamedTuple):
+    """The last look of a witness."""
+
+    written_s: float
+    """Seconds since the epoch."""
+    spools: frozenset[str]
+    """The uuids of those that it watches."""
+
+
+def read_look(directory: Path) -> Look | None:
+    """The last look, by the document in a directory; None: there is none to read."""
     try:
         with (directory / NAME).open("rb") as file:
-            written_s = float(json.loads(file.read(_MOST_BYTES))["written_s"])
-            return written_s if 0 <= written_s < _MOST_S else None
+            told = json.loads(file.read(_MOST_BYTES))
+        written_s = float(told["written_s"])
+        spools = frozenset(str(one["spool"]) for tier in told["tiers"] for one in tier["spools"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    return Look(written_s, spools) if 0 <= written_s < _MOST_S else None

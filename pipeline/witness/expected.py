@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from pipeline.source.outcomes import Outcomes, Run, plan_with_outcomes
+from pipeline.source.outcomes import Outcomes, Run, Runs, plan_with_outcomes
 from pipeline.source.plan import Segment, SpoolPlan
-from spool.errors import BadSpool
+from spool.errors import BadSpool, ReadFailed
 from spool.format.block_sums import NO_SEQUENCES, Blocks, Sequences
 from spool.format.segment_format import SUM, SUM_BITS, SUMS_SINCE, Record
 from spool.format.sums_book import MOST_BYTES, MOST_MESSAGES, MOST_SEQUENCE, Departed, decode_departed
@@ -30,6 +30,9 @@ from spool.log.departures import read_sums
 from spool.storage.disk import opened, read_at
 
 log = logging.getLogger("bruce.witness")
+
+_LONG = 64
+"""Messages of a run that is added as a run."""
 
 
 class Expected(NamedTuple):
@@ -92,6 +95,8 @@ class SpoolSide(NamedTuple):
     None: none was discarded."""
     begin: int = 0
     """The first sequence of the oldest segment that the spool still has."""
+    unread: str = ""
+    """The sentence for a book that cannot be read: messages that have left the spool are not judged."""
 
 
 ROW = np.dtype(
@@ -154,6 +159,8 @@ class _Book:
     """Messages of which it is not known whether they were discarded."""
     all_rows: Record = field(default_factory=lambda: np.empty(0, ROW))
     """With discarded messages: the book has no sums of segments that had some."""
+    error: str = ""
+    """Why it could not be read; then it is what it was before."""
 
 
 class Spools:
@@ -186,6 +193,7 @@ class Spools:
                 plan.next_sequence,
                 self._archived(plan, expected),
                 plan.begin,
+                self._books[plan.spool].error,
             )
 
     def _expected(self, plan: SpoolPlan, outcomes: Outcomes) -> Expected:
@@ -193,7 +201,11 @@ class Spools:
         stored, discarded, waiting = book.stored.copy(), book.discarded.copy(), book.untold.copy()
         parts = [book.rows]
         for run, segment in zip(plan.runs, plan.segments, strict=True):
-            if not _is_possible(run) or run[0] in book.firsts:
+            if not _is_possible(run):
+                continue
+            # Of what a copy says that waits, no more is believed than there can be.
+            _add_runs(waiting, _cut(outcomes.backlog, run))
+            if run[0] in book.firsts:
                 continue
             gone = outcomes.discarded[slice(*np.searchsorted(outcomes.discarded, run))]
             stored.add_range(*run)
@@ -205,8 +217,6 @@ class Spools:
             parts.append(rows_of(run, sums, gone, for_good=_is_old(segment)))
         there = {first for first, _ in plan.runs}
         self._sums = {at: one for at, one in self._sums.items() if at[0] != plan.spool or at[1] in there}
-        for run in outcomes.backlog:
-            waiting.add_range(*run)
         return _told(stored, discarded, waiting & stored, merge_rows(parts))
 
     def _archived(self, plan: SpoolPlan, expected: Expected) -> Expected | None:
@@ -230,12 +240,16 @@ class Spools:
             return None
         if not len(discarded):
             return segment.footer.sums
-        if plan.address or any(first < run[1] and end > run[0] for first, end in outcomes.backlog):
+        if plan.address or len(_cut(outcomes.backlog, run)):
             return None
         key = plan.spool, run[0]
         count, sums = self._sums.get(key, (-1, None))
         if count != len(discarded):
-            sums = _read_sums(plan.layout, run[0], discarded)
+            try:
+                sums = _read_sums(plan.layout, run[0], discarded)
+            except ReadFailed:
+                # Not known yet: a later look may find them.
+                return None
             self._sums[key] = len(discarded), sums
         return sums
 
@@ -244,11 +258,37 @@ class Spools:
         paths = [older(plan.layout.sums), plan.layout.sums]
         # A mirror of a spool elsewhere is made at each look.
         version = [_version(path) for path in paths]
-        if book.version != version:
-            book = self._books[plan.spool] = _Book(version)
-            departed = [one for path in paths for one in _read_book(path, bytes.fromhex(plan.spool))]
-            _add(book, {one.first: one for one in reversed(departed)})
-        return book
+        if book.version == version and not book.error:
+            return book
+        fresh = _Book(version)
+        try:
+            for path in paths:
+                _add(fresh, _read_book(path, bytes.fromhex(plan.spool)))
+        except OSError as error:
+            sentence = f"{error}; messages that have left this spool are not judged"
+            if sentence != book.error:
+                log.warning("%s", sentence)
+            book.error = sentence
+            return book
+        self._books[plan.spool] = fresh
+        return fresh
+
+
+def _cut(backlog: Runs, run: Run) -> Runs:
+    """The parts of the backlog that are in a run of messages."""
+    at = slice(np.searchsorted(backlog[:, 1], run[0], "right"), np.searchsorted(backlog[:, 0], run[1]))
+    return np.clip(backlog[at], *run)
+
+
+def _add_runs(numbers: BitMap64, runs: Runs) -> None:
+    """Add runs of numbers: one by one they would take many times as long where they are short."""
+    first, end = runs.T
+    is_long = end - first >= _LONG
+    for one in runs[is_long].tolist():
+        numbers.add_range(*one)
+    first, counts = first[~is_long], (end - first)[~is_long]
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    numbers.update(array("Q", (np.arange(len(before)) - before + np.repeat(first, counts)).tobytes()))
 
 
 def _is_possible(run: Run) -> bool:
@@ -264,11 +304,14 @@ def _told(stored: BitMap64, discarded: BitMap64, waiting: BitMap64, rows: Record
     return Expected(stored, discarded, waiting, rows["block"], rows["sum"], known & found, unknown)
 
 
-def _add(book: _Book, departed: dict[int, Departed]) -> None:
-    parts, all_parts = [], []
-    for first, one in sorted(departed.items()):
-        run = first, first + one.messages
-        book.firsts.add(first)
+def _add(book: _Book, departed: Iterable[Departed]) -> None:
+    """Add the segments of a generation; what an older one has of a segment counts."""
+    parts, all_parts = [book.rows], [book.all_rows]
+    for one in departed:
+        if one.first in book.firsts:
+            continue
+        run = one.first, one.first + one.messages
+        book.firsts.add(one.first)
         book.stored.add_range(*run)
         if one.discarded is None:
             book.untold.add_range(*run)
@@ -290,23 +333,23 @@ def _version(path: Path) -> tuple[int, int, int] | None:
 
 
 def _read_book(path: Path, spool: bytes) -> Iterator[Departed]:
-    """The records of a book; none, and a log line, when it cannot be read: others' spools have theirs."""
+    """The records of a generation of a book; none when it is not there. Raises OSError."""
     try:
         with opened(path) as file:
             size = min(os.fstat(file.fileno()).st_size, MOST_BYTES)
             data = read_at(file.fileno(), size, 0)
     except FileNotFoundError:
         return
-    except OSError as error:
-        log.warning("%s; messages that have left this spool are not judged", error)
-        return
     yield from decode_departed(spool, data)
 
 
 def _read_sums(layout: Layout, first: int, discarded: Sequences) -> Record | None:
+    """The sums of what was not discarded of a segment; None: it is damaged, or gone. Raises ReadFailed."""
     for suffix in (SEGMENT, SENT):
         try:
             return read_sums(layout.segment(first, suffix), discarded)[0]
+        except ReadFailed:
+            raise
         except (BadSpool, FileNotFoundError):
             continue
     return None

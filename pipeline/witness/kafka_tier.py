@@ -29,6 +29,8 @@ CLUSTER, TOPIC = "cluster", "topic:"
 """Facts of a tier: the cluster's id, and before a topic's name, the id of the topic."""
 BEGUN_LATE = "begun_late"
 """A fact of a tier: Kafka had dropped records before the witness read it for the first time."""
+DROPPED = "dropped:"
+"""Facts of a tier, before a topic's name and a partition: below which offset what was dropped is counted."""
 
 
 class Place(NamedTuple):
@@ -55,8 +57,6 @@ class KafkaTier:
         self._asker = RecordConsumer(uncommitted(place.properties))
         self._assigned: AbstractSet[Position] = frozenset()
         self._is_away = False
-        self._dropped: dict[Position, int] = {}
-        """Offsets below which records were dropped, as far as they are counted."""
         self.ends: dict[Position, int] = {}
         """As of the look, behind the last record of each partition, readable or in an open transaction."""
         self.is_fresh = False
@@ -99,7 +99,8 @@ class KafkaTier:
         if not is_shorter and found.keys() == self._assigned:
             self._count_dropped(found)
             return
-        self._identify({topic for topic, _ in found}, answer_s)
+        # It has just answered, if not at once: a new connection takes longer.
+        self._identify({topic for topic, _ in found}, ANSWER_S)
         for one, (low, high) in found.items():
             if one not in positions:
                 positions[one] = low
@@ -109,16 +110,19 @@ class KafkaTier:
                 # The same topic ends earlier when a broker that had less became its leader.
                 positions[one] = high if TOPIC + one[0] in self.state.facts else low
         self._count_dropped(found)
-        self._assigned = found.keys()
         self._read_from({one: positions[one] for one in found})
+        self._assigned = found.keys()
 
     def _count_dropped(self, found: Mapping[Position, tuple[int, int]]) -> None:
         """Count the offsets below the first one of a partition that were never read."""
+        facts = self.state.facts
         for one, (low, _) in found.items():
-            read_to = max(self.state.positions[one], self._dropped.get(one, 0))
+            if low <= self.state.positions[one]:
+                continue
+            read_to = max(self.state.positions[one], int(facts.get(_dropped(one), 0)))
             if low > read_to:
                 self.state.skipped += low - read_to
-                self._dropped[one] = low
+                facts[_dropped(one)] = low
 
     def _identify(self, topics: AbstractSet[str], answer_s: float) -> None:
         """Note the ids of the cluster and of these topics; forget how far others of the same name were read.
@@ -139,14 +143,14 @@ class KafkaTier:
                 facts[TOPIC + topic] = one
                 for at in [at for at in self.state.positions if at[0] == topic]:
                     del self.state.positions[at]
-                    self._dropped.pop(at, None)
+                    facts.pop(_dropped(at), None)
 
     def _read_from(self, offsets: Mapping[Position, int]) -> None:
         """Read these partitions, and no others, from these offsets on."""
         self._consumer.assign(offsets)
 
     def read(self, timeout_s: float) -> int:
-        """Take in a burst, or wait so long for one; how many records it had. Kafka being away is no error."""
+        """Take in a burst, or wait so long for one; how many messages it had. An absent Kafka is no error."""
         try:
             found = self._consumer.consume(timeout_s)
         except Unreachable as error:
@@ -154,7 +158,7 @@ class KafkaTier:
             return 0
         if len(found.sequence):
             self.state.absorb(found.spool, found.sequence, found.content, found.sent_ms)
-        return len(found.sequence)
+        return self._consumer.taken
 
     def note_positions(self) -> None:
         """Give the state the positions behind what it has taken in."""
@@ -171,12 +175,12 @@ class KafkaTier:
         )
 
     def begin(self, side: SpoolSide) -> None:
-        """Judge a spool from its beginning, or from now on if Kafka's is gone."""
+        """Judge a spool from its beginning, or if Kafka's is gone, from behind what is delivered by now."""
         if not self.is_fresh or is_begun(self.state, side.spool):
             return
-        first, waiting = 0, side.expected.open
-        if self.state.facts.get(BEGUN_LATE):
-            first = waiting.min() if waiting else side.end
+        first = 0
+        if self.state.facts.get(BEGUN_LATE) and (delivered := side.expected.delivered()):
+            first = delivered.max() + 1
         begin_with(self.state, side.spool, first)
 
     def due(self, spool: str, delivered: BitMap64) -> BitMap64:  # noqa: ARG002  (some tiers know more)
@@ -187,3 +191,8 @@ class KafkaTier:
         """End the consumers."""
         self._consumer.close()
         self._asker.close()
+
+
+def _dropped(one: Position) -> str:
+    """The name of a fact."""
+    return f"{DROPPED}{one[0]}:{one[1]}"

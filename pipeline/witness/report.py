@@ -5,6 +5,7 @@
      "looked": TIME or null,             when the witness last looked
      "is_current": bool,                 it is at work, or was until a moment ago
      "unwatched": [uuid, ...],           spools that it does not watch
+     "unread": [text, ...],              books of sums that cannot be read: what has left is not judged
      "tiers": [{"tier": name,
                 "records": n,            records read so far that name a message
                 "skipped": n,            offsets that Kafka dropped before they were read
@@ -34,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from pipeline.witness.document import STALE_S, written_at
+from pipeline.witness.document import STALE_S, read_look
 from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.judge import Verdict, judge_tier, ranges
 from pipeline.witness.kafka_tier import PREFIX, SERVERS, Place
@@ -82,7 +83,9 @@ class Report:
     rows: Sequence[Row]
     gaps: Sequence[Gap] = field(default=())
     unwatched: Sequence[str] = field(default=())
-    """The uuids of spools that the witness does not watch."""
+    """The uuids of spools that the witness does not watch, or no more."""
+    unread: Sequence[str] = field(default=())
+    """Sentences for books of sums that cannot be read."""
     looked_s: float | None = None
     """When it last looked, in seconds since the epoch; None: nothing tells."""
 
@@ -99,7 +102,7 @@ class Report:
     @property
     def tells_all(self) -> bool:
         """Nothing that was asked for is left out: of no spool, and of no time."""
-        return bool(self.rows) and not self.unwatched and self.is_current
+        return bool(self.rows) and not self.unwatched and not self.unread and self.is_current
 
     @property
     def sound(self) -> bool:
@@ -165,6 +168,7 @@ class Report:
         """Sentences for people: of what nothing is said."""
         if self.rows and self.unwatched:
             yield f"not watched: {', '.join(self.unwatched)}: name them to brucectl witness run"
+        yield from self.unread
         if self.rows and not self.is_current:
             since = f" since {self.looked}" if self.looked else ""
             yield f"the witness has not looked{since}, and judges nothing later: see brucectl witness run"
@@ -177,6 +181,7 @@ class Report:
             "looked": self.looked,
             "is_current": self.is_current,
             "unwatched": list(self.unwatched),
+            "unread": list(self.unread),
             "tiers": [
                 {
                     "tier": name,
@@ -255,9 +260,12 @@ def report(state: WitnessState, sides: Sequence[SpoolSide]) -> Report:
         watched = set(tier.spools())
         rows += [Row(name, side, judge_tier(tier, side)) for side in sides if side.spool in watched]
     told = [(name, state.tier(name).records, state.tier(name).skipped) for name in state.tiers()]
-    watched = {row.side.spool for row in rows}
+    look = read_look(state.path.parent)
+    watched = {row.side.spool for row in rows} & (look.spools if look else set())
     unwatched = sorted({side.spool for side in sides} - watched)
-    return Report(told, rows, list(gaps(state.tiers(), rows)), unwatched, written_at(state.path.parent))
+    unread = [side.unread for side in sides if side.unread]
+    looked_s = look and look.written_s
+    return Report(told, rows, list(gaps(state.tiers(), rows)), unwatched, unread, looked_s)
 
 
 def gaps(tiers: Sequence[str], rows: Sequence[Row]) -> Iterator[Gap]:

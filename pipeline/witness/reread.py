@@ -26,6 +26,8 @@ from spool.format.segment_format import BLOCK, SUM_BITS
 
 SEARCH_S = 60.0
 """The search for the records of a spool in a tier takes no longer."""
+MOST_BLOCKS = 256
+"""Blocks of a spool in a tier that are read again at most: a million messages."""
 _SCHEMA = to_schema(("sequence", "topic", "timestamp_ms", CONTENT[0]))
 
 
@@ -49,7 +51,8 @@ class Altered(NamedTuple):
     sequences: list[int]
     """Messages that are in Kafka otherwise than they were stored, ascending."""
     unread: list[int]
-    """Blocks of which that is not known: a segment or a record is gone, Kafka is away, or time was over."""
+    """Blocks of which that is not known: a segment or a record is gone, Kafka is away, time was over, or they
+    are more than are read."""
 
 
 def read_messages(plan: SpoolPlan, blocks: Blocks, discarded: BitMap64) -> Messages:
@@ -138,15 +141,20 @@ class Search:
 
 
 def altered_of(
-    side: SpoolSide, blocks: Blocks, place: Place | None, *, answer_s: float = ANSWER_S
+    side: SpoolSide,
+    blocks: Blocks,
+    place: Place | None,
+    *,
+    answer_s: float = ANSWER_S,
+    most: int = MOST_BLOCKS,
 ) -> Altered:
     """The altered messages of blocks of a spool that differ in a cluster; None: it is no cluster.
 
     Raises JobFailed, OSError.
     """
     (plan,) = plan_spools([side.directory])
-    there = blocks[blocks >= -(-plan.begin // BLOCK)]
-    unread = blocks[blocks < -(-plan.begin // BLOCK)].tolist()
+    there = blocks[blocks >= -(-plan.begin // BLOCK)][:most]
+    unread = np.setdiff1d(blocks, there).tolist()
     if place is None or not len(there):
         return Altered([], blocks.tolist())
     expected = side.expected

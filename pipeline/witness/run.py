@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
-from pipeline.witness.document import SpoolRow, TierRow, write_document
+from pipeline.witness.document import STALE_S, SpoolRow, TierRow, write_document
 from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.judge import Verdict, judge_tier
 from pipeline.witness.state import WitnessState
@@ -29,7 +29,9 @@ log = logging.getLogger("bruce.witness")
 LOOK_S = 5.0
 """Between two looks at the spools, and checkpoints."""
 SHARE = 10
-"""A look may take this part of the time at most: with hundreds of spools, looks are rarer."""
+"""Of the time, a look takes one of so many parts: with hundreds of spools, looks are rarer."""
+RAREST_S = STALE_S / 3
+"""Between two looks at most: to others, a witness that looks no more has stopped."""
 WAIT_S = 1.0
 """Longest wait for records."""
 FEW, PAUSE_S = 1000, 0.1
@@ -55,7 +57,7 @@ class Tier(Protocol):
         """Find the ends, of these topics or by default of all."""
 
     def read(self, timeout_s: float) -> int:
-        """Take in some records, or wait so long for some; how many they were."""
+        """Take in some records, or wait so long for some; how many they were, those of others included."""
 
     def note_positions(self) -> None:
         """Give the state the positions behind what it has taken in."""
@@ -116,7 +118,9 @@ class Watch:
         self.verdicts = {}
         for side in sides:
             verdict = judge_tier(state, side)
-            state.spool(side.spool).settle(verdict.settled)
+            seen = state.spool(side.spool)
+            seen.settle(verdict.settled)
+            seen.limit(side.expected.blocks)
             self.verdicts[side.spool] = verdict
 
 
@@ -143,7 +147,8 @@ class Witness:
             if self._clock() >= due:
                 begun = self._clock()
                 asked_s = self.look()
-                due = self._clock() + max(look_s, SHARE * (self._clock() - begun - asked_s))
+                rest_s = SHARE * (self._clock() - begun - asked_s)
+                due = self._clock() + max(look_s, min(rest_s, RAREST_S))
             self.read(max(0.0, min(WAIT_S, due - self._clock())))
         self.look()
 

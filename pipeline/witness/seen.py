@@ -27,6 +27,8 @@ MARGIN = 1 << 24
 """Messages that a spool may have stored since its end was read."""
 SEEN_SUM = np.dtype([*((name, SUM[name]) for name in SUM.names or ()), ("untimed", "<u4")])
 """The SUM of the records of a block; `untimed` of them have the broker's time, and are not in `times`."""
+MOST_STRANGE = 4096
+"""Blocks with sums, among those of a spool, that are not its own: of more of them the sums are forgotten."""
 BITMAPS = ("seen", "twice", "settled", "unsummed", "due")
 PART_BITS = 24
 """A part of a bitmap has 2^24 numbers: it is written whole when one of them is new."""
@@ -132,7 +134,7 @@ class SpoolSeen:
         self.rows = dict[int, int]()
         """The row in the table of each block that has sums."""
         self.gone = list[int]()
-        """Blocks that were settled, and whose sums may be written yet."""
+        """Blocks whose sums are forgotten, and may be written yet."""
         self.summed_end = 0
         """The block from which on there are no sums."""
         self.is_changed = True
@@ -166,6 +168,22 @@ class SpoolSeen:
             if row is not None:
                 self.table.free(row)
                 self.gone.append(block)
+
+    def limit(self, blocks: Blocks, most: int = MOST_STRANGE) -> None:
+        """Forget the sums of blocks that the spool has not, if they are too many.
+
+        `blocks`: of its messages, int64[n], ascending. Those behind the last one may still come.
+        """
+        if not len(blocks):
+            return
+        ours = np.fromiter(self.rows, np.int64, len(self.rows))
+        strange = np.setdiff1d(ours[ours < blocks[-1]], blocks, assume_unique=True)[most:]
+        if not len(strange):
+            return
+        self.sets["unsummed"].add(strange)
+        for block in strange.tolist():
+            self.table.free(self.rows.pop(block))
+            self.gone.append(block)
 
     def expect(self, end: int) -> None:
         """Keep sums up to MARGIN messages beyond this end of the spool; a lower one has no effect."""

@@ -40,8 +40,9 @@ ALIGN = 16
 MOST_MESSAGES = 1 << 28
 """No segment has more: a record that says so is damaged."""
 MOST_BLOCKS = 1 << 19
-"""A reader takes no more blocks from a book that cost it no bytes: those without sums, and those with
-discards, which zstd may have packed into nothing. That is 2^31 messages."""
+"""Of a book a reader takes no more blocks without sums, which cost no bytes. That is 2^31 messages."""
+MOST_DISCARDED = 1 << 26
+"""Of a book a reader takes no more discarded messages: zstd packs any number of them into nothing."""
 MOST_WASTED = 1 << 29
 """Bytes of records whose check is wrong, that a reader takes at most: heads may claim what they like."""
 HEAD = np.dtype(
@@ -69,7 +70,7 @@ class Departed(NamedTuple):
     sums: Record | None
     """SUM[blocks], of the block of `first` and those behind it, without discards; None: not known."""
     discarded: npt.NDArray[np.int64] | None
-    """Sequences, ascending; None: not known."""
+    """Sequences, ascending; None: not known, or too many."""
 
 
 def encode_departed(spool: bytes, segment: Departed) -> bytes:
@@ -92,19 +93,25 @@ def encode_departed(spool: bytes, segment: Departed) -> bytes:
     return head.tobytes() + body
 
 
-def decode_departed(spool: bytes, data: bytes) -> Iterator[Departed]:
+def decode_departed(spool: bytes, data: bytes, most_discarded: int = MOST_DISCARDED) -> Iterator[Departed]:
     """The segment of each whole record in the bytes of a book; the first record of a segment counts.
 
-    A record beyond MOST_BLOCKS is left out, as if it were not written.
+    A record beyond MOST_BLOCKS is left out, as if it were not written; of those beyond
+    `most_discarded` it is not known which messages were discarded.
     """
-    known, left = set[int](), MOST_BLOCKS
+    known, blocks_left, discards_left = set[int](), MOST_BLOCKS, most_discarded
     for head, at, end in _records(spool, data):
         if int(head["first_sequence"]) in known:
             continue
         known.add(int(head["first_sequence"]))
-        left -= _unpaid(head)
-        if left >= 0:
-            yield _segment(head, data[at:end])
+        unpaid = _spanned(head) - int(head["blocks"])
+        if unpaid > blocks_left:
+            continue
+        blocks_left -= unpaid
+        segment = _segment(head, data[at:end], discards_left)
+        if segment.discarded is not None:
+            discards_left -= len(segment.discarded)
+        yield segment
 
 
 def end_of_book(spool: bytes, data: bytes) -> int:
@@ -181,27 +188,21 @@ def _most_packed(messages: int) -> int:
     return plain + (plain >> 8) + 128
 
 
-def _unpaid(head: Record) -> int:
-    """The blocks that cost a reader memory for which there are no bytes."""
-    with_discards = head["flags"] & DISCARDS_KNOWN and head["discarded_bytes"]
-    return _spanned(head) * (int(not head["flags"] & SUMS_KNOWN) + int(bool(with_discards)))
-
-
-def _segment(head: Record, data: bytes) -> Departed:
-    """The segment of a record, which is whole."""
+def _segment(head: Record, data: bytes, most: int) -> Departed:
+    """The segment of a record, which is whole; discards are not known if they are more than `most`."""
     first, messages, behind = int(head["first_sequence"]), int(head["messages"]), HEAD.itemsize
     sums_end = behind + int(head["blocks"]) * SUM.itemsize
     sums = np.frombuffer(data[behind:sums_end], SUM) if head["flags"] & SUMS_KNOWN else None
     bits = data[sums_end : sums_end + int(head["discarded_bytes"])]
-    discarded = _sequences(bits, first, messages) if head["flags"] & DISCARDS_KNOWN else None
+    discarded = _sequences(bits, first, messages, most) if head["flags"] & DISCARDS_KNOWN else None
     return Departed(first, messages, sums, discarded)
 
 
-def _sequences(bits: bytes, first: int, messages: int) -> npt.NDArray[np.int64] | None:
+def _sequences(bits: bytes, first: int, messages: int, most: int) -> npt.NDArray[np.int64] | None:
     if not bits:
         return np.empty(0, np.int64)
     plain = decompress(bits, -(-messages // 8))
-    if plain is None:
+    if plain is None or int(np.bitwise_count(np.frombuffer(plain, np.uint8)).sum(dtype=np.int64)) > most:
         return None
     flags = np.unpackbits(np.frombuffer(plain, np.uint8), count=messages, bitorder="little")
     return first + np.flatnonzero(flags)

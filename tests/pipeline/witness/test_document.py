@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from pipeline.witness import document
-from pipeline.witness.document import NAME, SpoolRow, TierRow, write_document
+from pipeline.witness.document import NAME, SpoolRow, TierRow, read_look, write_document
 from status import witness
 from status.witness import Witness
 
@@ -38,17 +38,22 @@ def test_a_reader_never_sees_half_of_it(tmp_path: Path) -> None:
 def test_its_age_is_read_by_both(tmp_path: Path) -> None:
     """After the same time a witness has stopped, for an audit and for the daemon; damage has no age."""
     assert document.STALE_S == witness.STALE_S
-    assert document.written_at(tmp_path) is None
-    write_document(tmp_path, [])
-    assert abs((document.written_at(tmp_path) or 0) - time.time()) < document.STALE_S
+    assert read_look(tmp_path) is None
+    write_document(tmp_path, [TierRow("east", 7, 8, 9, "", [SPOOL])])
+    look = read_look(tmp_path)
+    assert look is not None
+    assert look.spools == {SPOOL.spool}
+    assert abs(look.written_s - time.time()) < document.STALE_S
     for text in (
         "",
         "[]",
         "{}",
-        '{"written_s": "x"}',
-        '{"written_s": NaN}',
-        '{"written_s": 1e300}',
+        '{"written_s": "x", "tiers": []}',
+        '{"written_s": NaN, "tiers": []}',
+        '{"written_s": 1e300, "tiers": []}',
+        '{"written_s": 1}',
+        '{"written_s": 1, "tiers": [{"spools": [5]}]}',
         "[" * 99_999,
     ):
         (tmp_path / NAME).write_text(text)
-        assert document.written_at(tmp_path) is None
+        assert read_look(tmp_path) is None

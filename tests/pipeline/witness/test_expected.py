@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from pipeline.source.outcomes import Runs
 from pipeline.witness import expected as module
 from pipeline.witness.expected import Expected, Spools, merge_rows, rows_of
-from spool.format.block_sums import NO_SEQUENCES
+from spool.errors import ReadFailed
+from spool.format.block_sums import NO_SEQUENCES, Sequences
 from spool.format.segment_format import BLOCK, SUM
 from spool.format.wire import encode
 from spool.index.segment_list import SegmentList
@@ -177,14 +182,57 @@ def test_without_discards_an_archive_is_as_kafka(tmp_path: Path) -> None:
 
 
 def test_a_book_that_cannot_be_read_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Messages that have left that spool are not judged; the rest of it is, and all other spools are."""
+    """The witness goes on with what it was before until it can be read again; the report has the sentence."""
     spool = stored(tmp_path, discarded=[])
-    spool.layout.sums.mkdir()
+    leave(spool, 1)
+    whole, book = look(spool).stored, spool.layout.sums.read_bytes()
     spools = Spools([str(spool.layout.directory)])
+    assert spools.look()[0].expected.stored == whole
+    spool.layout.sums.unlink()
+    spool.layout.sums.mkdir()
     for _ in range(2):
         (side,) = spools.look()
-        assert side.expected.stored
+        assert side.expected.stored == whole
+        assert "messages that have left this spool are not judged" in side.unread
     assert caplog.text.count("messages that have left this spool are not judged") == 1
+    (fresh,) = Spools([str(spool.layout.directory)]).look()
+    assert (len(fresh.expected.stored) < len(whole), bool(fresh.unread)) == (True, True)
+    spool.layout.sums.rmdir()
+    spool.layout.sums.write_bytes(book)
+    (side,) = spools.look()
+    assert (side.expected.stored, side.unread) == (whole, "")
+
+
+def test_sums_that_cannot_be_read_are_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk gives an error once: the sums of a segment with discards are not known at that look alone."""
+    spool = stored(tmp_path, discarded=DISCARDED)
+    spools, read = Spools([str(spool.layout.directory)]), module.read_sums
+
+    def fail(path: Path, _discarded: Sequences) -> None:
+        raise ReadFailed(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(module, "read_sums", fail)
+    (first,) = spools.look()
+    monkeypatch.setattr(module, "read_sums", read)
+    (second,) = spools.look()
+    assert not first.expected.whole[0]
+    assert not first.expected.unknown[0]
+    assert second.expected.whole[0]
+
+
+RUNS = st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), max_size=20).map(
+    lambda pairs: np.cumsum(np.array(pairs, np.int64).reshape(-1)).reshape(-1, 2)
+)
+
+
+@given(RUNS, st.integers(0, 3000), st.integers(1, 3000))
+def test_the_backlog_of_a_segment(backlog: Runs, first: int, count: int) -> None:
+    """Its own messages alone, in runs of any length."""
+    found, every = BitMap64([1]), BitMap64()
+    module._add_runs(found, module._cut(backlog, (first, first + count)))
+    for run in backlog.tolist():
+        every.add_range(*run)
+    assert set(found) == {1} | (set(every) & set(range(first, first + count)))
 
 
 @pytest.mark.parametrize("run", [(5, 5), (0, (1 << 28) + 1), ((1 << 64) - 9, (1 << 64) - 2), (0, 1 << 45)])

@@ -109,6 +109,10 @@ def test_offsets_that_were_dropped_count_once(
         answer(monkeypatch, ANSWERS | {("t", 0): (5, 10)})
         tier.look({"t"})
         assert state.skipped == 5
+    # As if it had been killed behind a checkpoint.
+    with closing(opened(kafka, state)) as tier:
+        tier.look({"t"})
+        assert state.skipped == 5
 
 
 def test_a_first_look_that_comes_late_is_noted(
@@ -197,7 +201,7 @@ def test_a_topic_that_is_gone_is_not_waited_for(
 def test_a_spool_is_judged_from_its_beginning_once_that_is_known(
     kafka: EmbeddedKafka, state: TierState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If Kafka has all, from 0 on; else from the first message on that was not delivered; decided once."""
+    """If Kafka has all, from 0 on; else behind the last message that was delivered; decided once."""
     nothing = np.empty(0, np.int64)
     stored, waiting = BitMap64(range(100)), BitMap64([40, 50])
     expected = Expected(
@@ -214,8 +218,9 @@ def test_a_spool_is_judged_from_its_beginning_once_that_is_known(
         state.facts[BEGUN_LATE] = 1
         for uuid, more, begin in (
             ("aa", expected, 0),
-            ("bb", expected, 40),
-            ("cc", expected._replace(open=BitMap64()), 100),
+            ("bb", expected, 100),
+            ("cc", expected._replace(open=BitMap64(range(40, 100))), 40),
+            ("dd", expected._replace(open=stored), 0),
         ):
             tier.begin(side._replace(spool=uuid * 16, expected=more))
             assert begin_of(state, uuid * 16) == begin

@@ -130,6 +130,8 @@ def test_what_is_left_out_is_said() -> None:
     other = replace(told, unwatched=["bb"])
     assert not other.tells_all
     assert "not watched: bb: name them to brucectl witness run" in list(other.lines())
+    other = replace(told, unread=["a book is gone"])
+    assert (other.tells_all, "a book is gone" in list(other.lines())) == (False, True)
     for looked_s, since in (
         (now - STALE_S - 1, " since 20"),
         (None, ", and judges"),

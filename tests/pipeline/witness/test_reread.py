@@ -62,6 +62,13 @@ def test_of_a_segment_that_is_gone_nothing_is_known(spool: SpoolFixture) -> None
     assert altered_of(side, np.array([0]), place) == Altered([], [0])
 
 
+def test_no_more_blocks_are_read_than_some(spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror may have altered all of 10^9 messages."""
+    monkeypatch.setattr("pipeline.witness.reread.Search", Sound)
+    place = Place({"bootstrap.servers": "127.0.0.1:1"})
+    assert altered_of(side_of(spool), np.array([0, 1, 2]), place, most=2) == Altered([], [2])
+
+
 def test_a_cluster_that_is_away_tells_nothing(spool: SpoolFixture) -> None:
     """The block is altered; which message is not known now. An archive is no cluster."""
     side, blocks = side_of(spool), np.array([0, 2])

@@ -15,7 +15,8 @@ from pyroaring import BitMap64
 
 from dispatch.embedded import EmbeddedKafka
 from dispatch.record_consumer import RecordConsumer
-from pipeline.witness.expected import Spools
+from pipeline.witness.document import STALE_S, write_document
+from pipeline.witness.expected import Spools, SpoolSide
 from pipeline.witness.kafka_tier import KafkaTier, Place
 from pipeline.witness.report import Report, Row, report
 from pipeline.witness.run import FEW, LOOK_S, PAUSE_S, Witness
@@ -173,6 +174,18 @@ def test_nothing_is_missing(
         assert (verdict.judged, verdict.late, len(verdict.duplicated)) == (MESSAGES - 10 - len(gone), 0, 0)
         assert (list(verdict.altered), list(verdict.uncompared), found.gaps) == ([], [], [])
         assert list(watching.state.tier("kafka").spool(host.uuid.hex()).settled) == [0, 1]
+
+
+def test_a_spool_that_is_named_no_more_is_not_watched(
+    tmp_path: Path, host: Host, clusters: tuple[EmbeddedKafka, EmbeddedKafka]
+) -> None:
+    """Its state is kept, and judges nothing that came later: an audit says so."""
+    host.deliver(MESSAGES)
+    with closing(Watching(tmp_path / "witness", host, {"kafka": (clusters[0], "")})) as watching:
+        assert watching.round().unwatched == []
+        write_document(tmp_path / "witness", [])
+        with closing(WitnessState(watching.directory, readonly=True)) as state:
+            assert report(state, Spools([host.path]).look()).unwatched == [host.uuid.hex()]
 
 
 def test_planted_faults_are_found(
@@ -364,11 +377,12 @@ def test_small_bursts_are_read_together(tmp_path: Path, host: Host, monkeypatch:
 class Silent(KafkaTier):
     """A cluster that gives no answer: a look at it takes LOOK_S of the clock."""
 
-    LOOK_S, ENOUGH_S = 15.0, 90.0
+    LOOK_S = 15.0
 
-    def __init__(self, state: WitnessState, clock: Clock, stop: Event) -> None:
+    def __init__(self, state: WitnessState, clock: Clock, stop: Event, enough_s: float = 90.0) -> None:
         super().__init__(state.tier("silent"), Place({"bootstrap.servers": "127.0.0.1:1"}))
         self.clock, self.stop, self.looks = clock, stop, list[float]()
+        self.enough_s = enough_s
 
     def look(self, topics: AbstractSet[str] | None) -> None:
         """Wait in vain."""
@@ -378,7 +392,7 @@ class Silent(KafkaTier):
     def read(self, timeout_s: float) -> int:
         """Nothing comes."""
         self.clock.now += timeout_s or 0.01
-        if self.clock.now > self.looks[0] + self.ENOUGH_S:
+        if self.clock.now > self.looks[0] + self.enough_s:
             self.stop.set()
         return 0
 
@@ -391,3 +405,23 @@ def test_a_tier_that_is_away_makes_looks_no_rarer(tmp_path: Path, host: Host) ->
     between = np.diff(tier.looks[:-1])
     assert len(between) >= 2
     assert between.max() < Silent.LOOK_S + 2 * LOOK_S
+
+
+def test_looks_that_take_long_are_no_rarer_than_others_wait(tmp_path: Path, host: Host) -> None:
+    """To the page, `doctor` and an audit a witness that has not looked for STALE_S has stopped."""
+    stop, clock, state = Event(), Clock(), WitnessState(tmp_path / "witness")
+    spools = Spools([host.path])
+    look = spools.look
+
+    def take_long() -> list[SpoolSide]:
+        clock.now += STALE_S / 4
+        return look()
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        closing(state),
+        closing(Silent(state, clock, stop, 3 * STALE_S)) as tier,
+    ):
+        patch.setattr(spools, "look", take_long)
+        Witness(state, spools, [tier], late_s=60.0, clock=clock).run(stop)
+    assert np.diff(tier.looks).max() < STALE_S

@@ -131,3 +131,18 @@ def test_numbers_of_a_set() -> None:
     numbers = numbers_of(BitMap64([7, 2**63 - 1, 2**40]))
     assert (numbers.tolist(), numbers.dtype) == ([7, 2**40, 2**63 - 1], np.int64)
     assert len(numbers_of(BitMap64())) == 0
+
+
+def test_sums_of_strange_blocks_are_bounded() -> None:
+    """Strangers may name any sequence among a spool's: beyond some blocks it has not, sums are forgotten."""
+    spool = SpoolSeen(1, bytes(16), BlockTable())
+    ours = words(0, 1, 30)
+    for block in range(31):
+        spool.row(block)
+    spool.row(40)
+    spool.limit(ours, most=10)
+    assert len(spool.rows) == len(ours) + 10 + 1
+    assert {*ours.tolist(), 40} < spool.rows.keys()
+    assert len(spool.unsummed) == len(spool.gone) == 31 - len(ours) - 10
+    spool.limit(ours, most=10)
+    assert len(spool.gone) == 31 - len(ours) - 10

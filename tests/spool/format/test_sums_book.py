@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spool.format import sums_book
-from spool.format.segment_format import BLOCK, SUM, SUM_BITS
+from spool.format.segment_format import BLOCK, SUM, SUM_BITS, Record
 from spool.format.sums_book import (
     ALIGN,
     HEAD,
@@ -114,23 +114,39 @@ def test_heads_that_claim_much_cost_little() -> None:
     assert sum(taken) <= MOST_WASTED + MOST_MESSAGES
 
 
-def test_blocks_without_bytes_are_bounded() -> None:
-    """Records of a few bytes may say that segments had 2^28 messages each, or that all were discarded."""
-    for segment in (
-        Departed(0, MOST_MESSAGES, None, np.empty(0, np.int64)),
-        Departed(0, MOST_MESSAGES, np.empty(0, SUM), np.arange(5)),
-    ):
-        each = MOST_MESSAGES >> SUM_BITS
-        records = [
-            segment._replace(
-                first=number * MOST_MESSAGES,
-                discarded=None if segment.sums is None else number * MOST_MESSAGES + np.arange(5),
-            )
-            for number in range(12)
-        ]
-        data = b"".join(encode_departed(SPOOL, one) for one in records)
-        found = [one.first for one in decode_departed(SPOOL, data)]
-        assert found == [number * MOST_MESSAGES for number in range(MOST_BLOCKS // each)]
+@pytest.mark.parametrize("sums", [None, np.empty(0, SUM)])
+def test_blocks_without_bytes_are_bounded(sums: Record | None) -> None:
+    """Records of a few bytes may say that segments had 2^28 messages each; a later one that fits is taken."""
+    each = MOST_MESSAGES >> SUM_BITS
+    large = [Departed(number * MOST_MESSAGES, MOST_MESSAGES, sums, None) for number in range(12)]
+    small = Departed(
+        12 * MOST_MESSAGES, 5, np.zeros(1, SUM), np.arange(12 * MOST_MESSAGES, 12 * MOST_MESSAGES + 2)
+    )
+    found = decode_departed(SPOOL, b"".join(encode_departed(SPOOL, one) for one in [*large, small]))
+    firsts = [number * MOST_MESSAGES for number in range(MOST_BLOCKS // each)]
+    assert [one.first for one in found] == [*firsts, small.first]
+
+
+def test_blocks_with_sums_cost_nothing_else() -> None:
+    """However many segments had a discarded message."""
+    blocks = 1 << 10
+    records = [
+        Departed(number << 22, blocks << SUM_BITS, np.zeros(blocks, SUM), np.array([number << 22]))
+        for number in range(MOST_BLOCKS // blocks + 8)
+    ]
+    found = decode_departed(SPOOL, b"".join(encode_departed(SPOOL, one) for one in records))
+    assert [one.first for one in found] == [one.first for one in records]
+
+
+def test_discards_without_bytes_are_bounded() -> None:
+    """Behind too many of them it is not known which messages were discarded."""
+    records = [
+        Departed(number << SUM_BITS, 600, np.zeros(1, SUM), (number << SUM_BITS) + np.arange(count))
+        for number, count in enumerate((600, 600, 400, 1))
+    ]
+    data = b"".join(encode_departed(SPOOL, one) for one in records)
+    found = decode_departed(SPOOL, data, most_discarded=1000)
+    assert [None if one.discarded is None else len(one.discarded) for one in found] == [600, None, 400, None]
 
 
 def test_a_record_has_no_more_than_its_messages_need() -> None:
