@@ -147,9 +147,10 @@ class Client:
         return not (self.inbox or self.outbox or self.replies or self.storing)
 
     def receive(self) -> bool:
-        """Receive what is there, RECEIVE_BYTES at most; False at its end, or by an error."""
+        """Receive what is there, SMALL_BYTES beyond its memory at most; False at its end, or by an error."""
+        room = max(SMALL_BYTES, self.granted - len(self.inbox))
         try:
-            data = self.sock.recv(RECEIVE_BYTES)
+            data = self.sock.recv(min(room, RECEIVE_BYTES))
         except (BlockingIOError, InterruptedError):
             return True
         except OSError:
@@ -202,6 +203,9 @@ class Turns:
     def __bool__(self) -> bool:
         return bool(self._of)
 
+    def __contains__(self, client: Client) -> bool:
+        return client in self._of.get(client.uid, ())
+
     def add(self, client: Client) -> None:
         """To have a turn behind the user's others; one that waits keeps its place."""
         self._of.setdefault(client.uid, OrderedDict())[client] = None
@@ -242,10 +246,13 @@ class Memory:
         return True
 
     def serve(self, client: Client) -> None:
-        """Let a client have memory for what it sends, or have it wait: it is `starved` then."""
+        """Let a client have the memory that it needs and no more, or have it wait: it is `starved` then."""
         wanted = client.held + len(client.inbox) + client.missing
-        client.starved = wanted > max(SMALL_BYTES, client.granted) and not self.grant(client, wanted)
+        client.starved = not self.grant(client, wanted if wanted > SMALL_BYTES else 0)
         if client.starved:
+            # Those that wait for one another would wait for ever.
+            here = client.held + len(client.inbox)
+            self.grant(client, min(client.granted, here if here > SMALL_BYTES else 0))
             self._waiting[client] = None
         else:
             self._waiting.pop(client, None)

@@ -43,7 +43,7 @@ class Delivered:
         begun = time.monotonic()
         ranges = [one.ranges for one in storing.parts]
         sequences = [np.arange(first, first + messages) for first, messages in chain.from_iterable(ranges)]
-        found = self._reader.of(np.concatenate(sequences)) if sequences else np.zeros(0, np.int64)
+        found = self._reader.of(np.concatenate(sequences))
         ended = time.monotonic()
         storing.look_at = ended + max(LOOK_S, SHARE * (ended - begun))
         if (found == OPEN).any():

@@ -235,7 +235,12 @@ class KafkaWorker:
                 return
 
     def _answer_all(self, now: float) -> None:
+        until = time.monotonic() + _STEP_S
         for client in list(self._unanswered):
+            if time.monotonic() > until:
+                return
+            # Behind the others, if it is to wait on.
+            del self._unanswered[client]
             self._answer(client, now)
             if client.inbox and client.may_send:
                 self._turns.add(client)
@@ -304,7 +309,8 @@ class KafkaWorker:
             self._end(client)
             return
         if event & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and client.may_send:
-            if not client.receive():
+            # What it sent before has its turn first; nothing of it is there when it has ended.
+            if client not in self._turns and not client.receive():
                 self._end(client)
                 return
         elif event & (select.EPOLLHUP | select.EPOLLERR):
@@ -371,9 +377,6 @@ class KafkaWorker:
                 if not client.may_send or (frame := client.next_frame()) is None:
                     break
                 self._take(client, frame)
-                if client.granted and not (client.missing or client.held):
-                    self._memory.grant(client, 0)
-                    self._feed()
             else:
                 self._turns.add(client)
         except BadRequest as error:
@@ -384,10 +387,12 @@ class KafkaWorker:
             self._end(client, "tls" if client.speaks_tls else "bad_size")
         if client.is_over:
             return
-        waited = client.starved
+        waited, had = client.starved, client.granted
         self._memory.serve(client)
         if waited and not client.starved:
             self._turns.add(client)
+        if client.granted < had:
+            self._feed()
         self._watch(client)
 
     def _take(self, client: Client, frame: memoryview) -> None:

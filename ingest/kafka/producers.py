@@ -51,6 +51,13 @@ _SEQUENCES = 1 << 31
 """A producer's sequences begin again at 0 behind the highest of 31 bits."""
 
 
+class Range(NamedTuple):
+    """Messages of the log, one behind the other."""
+
+    first: int
+    messages: int
+
+
 @dataclass(eq=False, slots=True)
 class Batch:
     """One of the last five."""
@@ -64,8 +71,8 @@ class Batch:
     first: int = -1
     end: int = 0
     run: int = 0
-    parts: list[tuple[int, int]] = field(default_factory=list)
-    """(first sequence, messages) of what is in the log, as far as it was stored by this process."""
+    parts: list[Range] = field(default_factory=list)
+    """Its messages in the log, as far as they were stored by this process."""
 
     @property
     def is_whole(self) -> bool:

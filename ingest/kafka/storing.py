@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from ingest.kafka.compression import Decompressor
 from ingest.kafka.errors import Code
 from ingest.kafka.lanes import Frame, Lane
 from ingest.kafka.produce import Answer, Part, ProduceRequest
-from ingest.kafka.producers import Batch, Producer, Producers
+from ingest.kafka.producers import Batch, Producer, Producers, Range
 from ingest.kafka.record_batch import (
     HEAD_BYTES,
     NO_PRODUCER,
@@ -74,13 +73,6 @@ _REFUSALS = {
     Reason.NOT_PERMITTED: (Code.TOPIC_AUTHORIZATION_FAILED, "[access] does not permit it by TCP"),
 }
 _OTHERWISE = (Code.INVALID_RECORD, "bruce does not store it: see `brucectl discards`")
-
-
-class Range(NamedTuple):
-    """Messages of the log, one behind the other."""
-
-    first: int
-    messages: int
 
 
 @dataclass(slots=True)
@@ -358,9 +350,9 @@ class Storing:
             if refused:
                 break
             count = lane.messages[number]
-            one.ranges.append(Range(sequence, count))
+            _add(one.ranges, sequence, count)
             if one.batch:
-                one.batch.parts.append((sequence, count))
+                _add(one.batch.parts, sequence, count)
             one.answer.offset = one.answer.offset if one.answer.offset >= 0 else sequence
             one.end = sequence + count
             self.end = max(self.end, one.end)
@@ -368,18 +360,29 @@ class Storing:
             one.is_stored_now = True
         if one.batch and one.producer:
             note_stored(one.producer, one.batch, stored, one.answer.offset, one.end)
+        if refused and one.left and not self.request.acks and not one.batch:
+            # The rest is offered, too: so the log counts it.
+            refused = 0
         if refused:
             code, sentence = _REFUSALS.get(Reason(refused), _OTHERWISE)
-            one.is_counted = True
+            one.is_counted = not one.left
             one.refuse(code, sentence)
         if not one.left:
             one.let_go(self)
 
 
+def _add(ranges: list[Range], first: int, messages: int) -> None:
+    """Add messages to ranges; those of a run have no others in between."""
+    if ranges and ranges[-1].first + ranges[-1].messages == first:
+        ranges[-1] = Range(ranges[-1].first, ranges[-1].messages + messages)
+    else:
+        ranges.append(Range(first, messages))
+
+
 def _ranges_of(batch: Batch) -> list[Range]:
     """The messages of a batch in the log; with those of others in between, if a predecessor stored some."""
     if sum(messages for _, messages in batch.parts) == batch.stored:
-        return [Range(*part) for part in batch.parts]
+        return list(batch.parts)
     return [Range(batch.first, batch.end - batch.first)]
 
 

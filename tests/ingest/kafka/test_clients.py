@@ -20,6 +20,7 @@ from ingest.kafka.clients import (
     QUIET_S,
     RATE_BYTES,
     RECEIVE_BYTES,
+    SMALL_BYTES,
     UNREAD_BYTES,
     Client,
     Memory,
@@ -357,6 +358,30 @@ def test_memory_is_given_back() -> None:
         assert memory.grant(two, 0)
     assert (one.granted, two.granted, other.granted) == (0, 0, 0)
     assert memory._of == {}
+
+
+def test_those_that_wait_hold_no_more_than_they_sent() -> None:
+    """Each of a user's clients had a request, and begins a larger one: they get memory one by one."""
+    most = 64 * SMALL_BYTES
+    memory, clients = Memory(most), users(*[1] * 7)
+    larger = struct.pack(">i", 12 * SMALL_BYTES)
+    for one in clients:
+        one.held = 4 * SMALL_BYTES
+        memory.serve(one)
+        assert not one.starved
+    for one in clients:
+        one.held, one.inbox = 0, bytearray(larger)
+        memory.serve(one)
+    assert sum(one.starved for one in clients) > 0
+    served = 0
+    while waiting := [one for one in clients if not one.starved and one.inbox]:
+        for one in waiting:
+            one.inbox.clear()
+            memory.serve(one)
+            served += 1
+        memory.feed()
+    assert served == len(clients)
+    assert memory._given == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 700))))

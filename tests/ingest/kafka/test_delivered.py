@@ -14,7 +14,8 @@ from ingest.kafka import delivered
 from ingest.kafka.delivered import LOOK_S, Delivered
 from ingest.kafka.errors import Code
 from ingest.kafka.produce import NOTHING, Answer, Part
-from ingest.kafka.storing import Batching, Range
+from ingest.kafka.producers import Range
+from ingest.kafka.storing import Batching
 from spool.format.wire import DEAD_LETTERED, Reason
 from spool.layout import Layout
 from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD

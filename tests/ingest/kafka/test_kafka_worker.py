@@ -14,12 +14,13 @@ from kafka.protocol.sasl import SaslHandshakeRequest
 from ingest.buffers import connection_buffer
 from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything, read_connection_buffers
 from ingest.kafka import kafka_worker, storing
-from ingest.kafka.clients import Client, Options
+from ingest.kafka.clients import SMALL_BYTES, Client, Options
 from ingest.kafka.errors import Code
 from ingest.kafka.kafka_worker import MEMORY_BYTES
 from ingest.kafka.lanes import Lane
 from ingest.kafka.producers import Producer
 from ingest.worker import burst
+from spool.format.wire import Reason
 from spool.log.quotas import NAME, NAME_BYTES, OVER, row_at
 from spool.shared.state import Field
 from tests.ingest.kafka.batches import Record, record_batch
@@ -186,6 +187,21 @@ def test_full_without_acknowledgement(door: Door) -> None:
     assert not caller.has_answer()
 
 
+def test_all_of_a_batch_is_offered_without_acknowledgement(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log counts what it refuses: so it hears of the rest, too, which takes several runs."""
+    monkeypatch.setattr(Lane, "outcome", lambda _lane, _number: (int(Reason.SPOOL_FULL), 0))
+    size, count = LIMIT // 2, 40
+    caller = door.connect()
+    batch = record_batch([Record(b"%*d" % (size, number)) for number in range(count)])
+    caller.send([("orders", 0, batch)], acks=0)
+    door.settle(60)
+    assert len(door.values()) == count
+    monkeypatch.undo()
+    assert caller.produce(numbered(0, 1)) == (0, count)
+
+
 def test_an_error_without_acknowledgement(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     """The connection ends, as a broker ends it, and a line says why."""
     caller = door.connect()
@@ -235,20 +251,45 @@ def test_those_that_left_count_until_they_are_stored(memory: Path) -> None:
 
 
 def test_requests_that_are_there_are_taken_when_there_is_memory(door: Door) -> None:
-    """No further byte comes that would wake the worker for them."""
+    """The worker goes on with them by itself; what they send meanwhile stays in the kernel."""
     caller, memory = door.connect(), door.worker._memory
     memory._given = MEMORY_BYTES
-    batch = record_batch([Record(b"x" * 1000)] * 25)
-    for _ in range(6):
+    batch = record_batch([Record(b"x" * 1000)] * 150)
+    for _ in range(3):
         caller.send([("orders", 0, batch)])
     door.settle(30)
     (client,) = door.worker._clients.values()
     assert client.starved
-    assert len(client.inbox) > 2 * len(batch)
+    assert len(client.inbox) <= 2 * SMALL_BYTES < len(batch)
     memory._given = 0
     door.worker._feed()
     door.settle(60)
-    assert [outcome_of(caller.receive())[0][0] for _ in range(6)] == [0] * 6
+    assert [outcome_of(caller.receive())[0][0] for _ in range(3)] == [0] * 3
+    assert (memory._given, client.granted) == (0, 0)
+
+
+def test_a_request_that_is_stored_gives_its_memory_back(door: Door) -> None:
+    """Its connection lives on, and sends nothing more."""
+    caller = door.connect()
+    caller.send([("orders", 0, record_batch([Record(b"x" * 1000)] * 300))])
+    door.settle(60)
+    assert outcome_of(caller.receive())[0][0] == 0
+    assert door.worker._memory._given == 0
+
+
+def test_all_that_came_has_its_turn_before_the_end(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests with acks=0, and then the end of the connection, while others take the worker's time."""
+    caller = door.connect()
+    door.worker.step(0)
+    for number in range(3):
+        caller.send([("orders", 0, numbered(number, 1))], acks=0)
+    monkeypatch.setattr(door.worker, "_take_turns", lambda: None)
+    door.worker.step(0)
+    caller.sock.close()
+    door.worker.step(0)
+    monkeypatch.undo()
+    door.settle()
+    assert door.values() == values(0, 3)
 
 
 def test_a_name_that_no_topic_has(door: Door) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from ingest.kafka import storing
 from ingest.kafka.errors import Code
+from ingest.kafka.producers import Range
 from ingest.kafka.storing import run_word
 from tests.ingest.kafka.batches import Record, record_batch
 from tests.ingest.kafka.door import Door, numbered, outcome_of, values
@@ -123,3 +125,11 @@ def test_run_word() -> None:
     }
     assert len(words) == 27
     assert max(words) < 1 << 63
+
+
+def test_ranges_have_no_parts() -> None:
+    """Messages behind one another are one range, in however many Batches they were stored."""
+    ranges: list[Range] = []
+    for first, messages in ((5, 2), (7, 3), (10, 1), (20, 1)):
+        storing._add(ranges, first, messages)
+    assert ranges == [Range(5, 6), Range(20, 1)]
