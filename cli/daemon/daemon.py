@@ -34,6 +34,7 @@ from ingest.buffers.connection_buffers import (
 )
 from ingest.buffers.staging import OVERFLOW_BYTES, Staging, read_staging, slots_for, staging_path
 from ingest.errors import BadSocket
+from ingest.kafka.producers import producers_path
 from ingest.role import Role
 from ingest.sockets.holding import FdStore, allow_descriptors, folder_of, held_sockets, lock_sockets
 from ingest.sockets.inputs import (
@@ -70,7 +71,7 @@ from spool.format.segment_format import body_room
 from spool.layout import Layout
 from spool.log.keeper import Keeper
 from spool.log.quotas import publish_open
-from spool.log.recovery import open_spool
+from spool.log.recovery import go_behind_written, open_spool
 from spool.log.writer import Writer
 from spool.read.overview import SpoolTotals, take_totals
 from spool.shared.ledger import Ledger
@@ -135,9 +136,7 @@ class Daemon:
         if was_killed or self.shared.words[Field.WORKERS]:
             self._say_what_is_found()
         self.shared.words[Field.DIRECTORY] = directory_word(self._spool.layout.directory)
-        # Earlier workers wrote these: there may be other spares now, another limit, and another log.
-        stale = (Field.SPARE, Field.FULL, Field.STREAMS_PAUSED, Field.KAFKA_PAUSED, Field.LOW_WATERMARK)
-        self.shared.words[list(stale)] = 0
+        self._forget_what_was()
         # Made here, so that a file that cannot be made or is not ours ends the start, with one sentence.
         self._locked = Staging(self._staging, spool, slots_for(config.spool.segment_bytes))
         if self._locked.lock_overflow() < self._locked.burst * OVERFLOW_BYTES:
@@ -152,11 +151,25 @@ class Daemon:
         self._compiler: Compiler | None = None
         self._beside = self._leave_compiling(allowed=beside)
 
+    def _forget_what_was(self) -> None:
+        """Believe nothing of what earlier workers wrote to the shared state that may be otherwise now.
+
+        There may be other spares, another limit, and, put back from a backup, the log of an earlier time.
+        """
+        stale = (Field.SPARE, Field.FULL, Field.STREAMS_PAUSED, Field.KAFKA_PAUSED)
+        self.shared.words[[*stale, Field.LOW_WATERMARK, Field.EVICT]] = 0
+        if go_behind_written(self._spool.layout, self._spool.identity, self.shared):
+            # It would tell clients that what the log lacks is stored.
+            producers_path(self._staging).unlink(missing_ok=True)
+
     def _refuse_copy(self) -> None:
         """Raise SpoolBusy beside the daemon of a copy: both would have one shared state, and one staging."""
         directory = self._spool.layout.directory
         words = read_shared_state(self._page_path, believed(directory))
         if words is None or int(words[Field.DIRECTORY]) in (0, directory_word(directory)):
+            return
+        if int(words[Field.WORKERS]) == os.getpid():
+            # In a container all daemons are process 1: this one's dead predecessor.
             return
         if workers := list_workers(words):
             raise SpoolBusy(

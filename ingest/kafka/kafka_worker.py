@@ -309,7 +309,7 @@ class KafkaWorker:
             self._end(client)
             return
         if event & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and client.may_send:
-            # What it sent before has its turn first; nothing of it is there when it has ended.
+            # All that a client sent before has its turn first: when it has ended nothing of that is left.
             if client not in self._turns and not client.receive():
                 self._end(client)
                 return

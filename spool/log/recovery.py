@@ -46,11 +46,12 @@ from spool.format.segment_format import HEADER_BYTES, Record, decode_header
 from spool.index.headers import damaged_headers, mend_headers
 from spool.index.identity import agreed_identity, own_identity
 from spool.index.index import read_committed
-from spool.index.log_end import LiveSegment, end_of, live_segment, next_epoch, read_footer
+from spool.index.log_end import LiveSegment, empty_tail, end_of, live_segment, next_epoch, read_footer
 from spool.layout import SENT, SPARE, Layout, parse_name
 from spool.log.committer import seal_surely
 from spool.options import SpoolOptions, most_spares
 from spool.shared.runtime import announced
+from spool.shared.state import Field, SharedState
 from spool.storage.disk import (
     PAGE_BYTES,
     end_of_bytes,
@@ -367,6 +368,39 @@ def _go_behind(layout: Layout, identity: Identity, number: int, committed: Tail)
     _seal_open(layout, epoch=False)
     committed[SEQUENCE] = max(committed[SEQUENCE], end[SEQUENCE])
     _begin_epoch(layout, identity, committed, max(number, last) + 1)
+
+
+def go_behind_written(layout: Layout, identity: Identity, shared: SharedState) -> bool:
+    """Begin a new epoch if the log has not all the numbers that were given out in this boot.
+
+    Then a backup was put back, or its end is damaged. True: it ends before what was written, and the shared
+    state tells nothing of it any more. Raises BadSpool, OSError.
+    """
+    written, given_out = shared.place(Field.WRITTEN), int(shared.words[Field.WRITTEN_SEQUENCE])
+    live, number, end = live_segment(layout), 0, empty_tail()
+    if live is not None:
+        number, end = int(live.header["number"]), end_of(live, announced=written[1]).tail
+    if given_out > int(end[SEQUENCE]):
+        log.warning("the log ends before what was written in this boot: it goes on at a new epoch")
+        _seal_open(layout, epoch=False)
+        end[SEQUENCE] = given_out
+        _begin_epoch(layout, identity, end, number + 1)
+    elif written <= (number, int(end[POSITION])):
+        return False
+    shared.words[list(_OF_THE_LOG)] = 0
+    return True
+
+
+_OF_THE_LOG = (
+    Field.WRITTEN,
+    Field.WRITTEN_SEQUENCE,
+    Field.SYNCED,
+    Field.SYNCED_SEQUENCE,
+    Field.SUSPECT,
+    Field.READ_POSITION,
+    Field.SYNC_WANTED,
+)
+"""Words that say something of positions in the log, or of its numbers."""
 
 
 def _begin_epoch(layout: Layout, identity: Identity, before: Tail, number: int) -> None:

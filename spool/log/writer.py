@@ -22,14 +22,12 @@ from spool.format.segment_format import HEAD_BYTES, MAX_BURST, PIDS, SAMPLE_BYTE
 from spool.index.log_end import empty_tail, end_of, live_segment
 from spool.layout import SPARE, Layout
 from spool.native.memory import Address
-from spool.shared.state import Field, SharedState, announced_in, place, split_place
+from spool.shared.state import Field, SharedState, announced_in, place
 from spool.storage.disk import Mapping, open_to_write
 from spool.storage.failpoint import reach
 
 log = logging.getLogger("bruce.spool")
 
-_LATER = 1 << 62
-"""Behind every offset."""
 _TRIES = 5
 
 
@@ -66,12 +64,8 @@ class Writer:
         self.publish()
 
     def _announced(self) -> int:
-        """The offset up to which frames of the live segment were announced in this boot; 0 when not known.
-
-        If a later segment was announced, the log is a copy of an earlier time: its numbers were given out.
-        """
-        word = int(self.shared.words[Field.WRITTEN])
-        return _LATER if split_place(word)[0] > self.number else announced_in(word, self.number)
+        """The offset up to which frames of the live segment were announced in this boot; 0 when not known."""
+        return announced_in(int(self.shared.words[Field.WRITTEN]), self.number)
 
     @property
     def base(self) -> Address:

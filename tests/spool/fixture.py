@@ -67,6 +67,7 @@ class SpoolFixture:
             self._spool = recovery.open_spool(self.options)
             self.identity = self._spool.identity
             self.shared = SharedState(self.runtime / f"page-{self.boot}")
+            recovery.go_behind_written(self.layout, self.identity, self.shared)
             self.keeper = Keeper(
                 self.layout,
                 self.identity,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from spool.format.segment_format import HEADER, HEADER_BYTES, VERSION
 from spool.layout import SPARE
 from spool.log.recovery import open_spool
 from spool.native.digest import digest
+from spool.shared.state import Field
 from tests.spool.fixture import SEGMENT_BYTES, SpoolFixture
 
 
@@ -148,3 +150,61 @@ def test_spares_of_another_size_or_without_blocks_are_replaced(spool: SpoolFixtu
         for n in spool.layout.list_spares()
     )
     assert spool.records() == list(enumerate(sent))
+
+
+def put_back(spool: SpoolFixture, backup: Path) -> None:
+    """The log of an earlier time takes the place of the one that the shared state tells of."""
+    spool.crash()
+    shutil.rmtree(spool.layout.directory)
+    shutil.copytree(backup, spool.layout.directory)
+
+
+@pytest.mark.parametrize("more", [1, 40])
+@pytest.mark.parametrize("end", ["killed", "stopped", "empty", "epoch"])
+def test_a_log_that_was_put_back_gives_no_number_again(
+    spool: SpoolFixture, tmp_path: Path, end: str, more: int
+) -> None:
+    """A later life gave some out, in the same segment or in others: it goes on at a new epoch, for good."""
+    backup, stored = tmp_path / "backup", [] if end == "empty" else spool.fill(3)
+    spool.step()
+    if end == "stopped":
+        spool.stop()
+    else:
+        spool.crash()
+    shutil.copytree(spool.layout.directory, backup)
+    if end == "empty":
+        for path in (backup / "segments").iterdir():
+            path.unlink()
+    spool.open()
+    if end == "epoch":
+        # The later life had one of its own.
+        spool.shared.words[Field.WRITTEN_SEQUENCE] = 1 << 32
+        spool.reopen()
+    for _ in range(more):
+        spool.fill(1)
+    given_out = int(spool.shared.words[Field.WRITTEN_SEQUENCE])
+    put_back(spool, backup)
+    spool.open()
+    # Before the first message it may be killed, or stopped.
+    spool.reopen()
+    spool.stop()
+    spool.open()
+    new = spool.fill(1)
+    found = spool.records()
+    assert found[: len(stored)] == [*enumerate(stored)]
+    first = found[len(stored)][0]
+    assert first > given_out
+    assert found[len(stored) :] == [*enumerate(new, first)]
+
+
+def test_a_log_that_was_put_back_whole_goes_on(spool: SpoolFixture, tmp_path: Path) -> None:
+    """No later number was given out."""
+    stored = spool.fill(3)
+    spool.step()
+    spool.crash()
+    shutil.copytree(spool.layout.directory, tmp_path / "backup")
+    spool.open()
+    put_back(spool, tmp_path / "backup")
+    spool.open()
+    stored += spool.fill(1)
+    assert spool.records() == [*enumerate(stored)]
