@@ -495,7 +495,11 @@ def _read_cluster(found: MetadataStruct) -> Cluster:
             errors[topic.name] = topic.error
             continue
         partitions = topic.partitions[: topic.partition_count]
-        leaders = np.full(1 + max((p.id for p in partitions), default=-1), NO_LEADER, np.int32)
+        if not partitions or {p.id for p in partitions} != set(range(len(partitions))):
+            # It is half made, or a proxy's: no message can have a place in it yet.
+            errors[topic.name] = Code.LEADER_NOT_AVAILABLE
+            continue
+        leaders = np.empty(len(partitions), np.int32)
         for partition in partitions:
             leaders[partition.id] = partition.leader
         leaders.flags.writeable = False

@@ -156,7 +156,9 @@ def look_up(names: Collection[str], within_s: float = LOOK_UP_S) -> dict[str, Ac
 
 def _read(receiving: int, within_s: float) -> bytes:
     """Read the answer, which the child sends complete; empty when its first byte does not come in time."""
-    if not select.select([receiving], [], [], within_s)[0]:
+    poll = select.poll()
+    poll.register(receiving, select.POLLIN)
+    if not poll.poll(1000 * within_s):
         return b""
     with os.fdopen(os.dup(receiving), "rb") as file:
         return file.read()

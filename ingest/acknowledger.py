@@ -21,10 +21,12 @@ it does not.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import select
 import socket
+import stat
 import struct
 import time
 import zlib
@@ -43,6 +45,7 @@ from spool.format.batch import Topics
 from spool.format.wire import MAX_DATAGRAM_BYTES, Reason, check
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
+from spool.log.quotas import is_over
 from spool.marks.outcomes import DELIVERED, OPEN, UNTOLD, OutcomeReader, open_outcomes
 from spool.native.digest import digest
 from spool.native.memory import Address, address_of
@@ -71,7 +74,7 @@ _FAR = 1 << 20
 ACK_WORDS = 5
 TAKEN, REPLIED, DROPPED, WAITING, REFUSED = range(ACK_WORDS)
 """Words of Field.ACK: messages taken, replies, replies without room or client, messages waited for now,
-messages refused while the spool was full, or by a rule of [access]."""
+messages refused while the spool was full, or their topic was over its quota, or by a rule of [access]."""
 _CREDENTIALS = struct.Struct("3I")
 _TOLD_BYTES = socket.CMSG_SPACE(_CREDENTIALS.size)
 Client = str | bytes
@@ -236,7 +239,7 @@ class Acknowledger:
         return True
 
     def _receive(self) -> tuple[int, Client | None, tuple[int, int]]:
-        """(bytes, client, its uid and gid)."""
+        """(bytes, client, its uid and gid). A reply of ours, which a path that leads here brings, is none."""
         while self.leaving:
             try:
                 return self._receive_from(self.leaving[0])
@@ -245,8 +248,11 @@ class Acknowledger:
         return self._receive_from(self._receiver)
 
     def _receive_from(self, one: socket.socket) -> tuple[int, Client | None, tuple[int, int]]:
-        size, told, _, client = one.recvmsg_into([self._view], _TOLD_BYTES, socket.MSG_DONTWAIT)
-        return size, client, _sender_in(told)
+        while True:
+            size, told, _, client = one.recvmsg_into([self._view], _TOLD_BYTES, socket.MSG_DONTWAIT)
+            pid, *sender = _sender_in(told)
+            if pid != self._pid:
+                return size, client, (sender[0], sender[1])
 
     def _accept(self, datagram: memoryview, client: Client | None, sender: tuple[int, int]) -> None:
         """Pass a message on, and refuse what will not be stored. Malformed ones are counted where all are."""
@@ -263,15 +269,26 @@ class Acknowledger:
         if reason:
             self._answer(request, Status.DISCARDED, reason=reason)
             self._pass_on(datagram, None)
-        elif self._rules.address and not self._permits(len(datagram), messages, *sender):
-            # It would be let in with our name.
+        elif refusal := self._refusal(len(datagram), messages, *sender):
             self._count(REFUSED)
-            self._answer(request, Status.DISCARDED, reason=Reason.NOT_PERMITTED)
-        elif self._shared.words[Field.FULL] and self._shared.words[Field.WHEN_FULL] != WhenFull.BLOCK:
-            self._count(REFUSED)
-            self._answer(request, Status.DISCARDED, reason=Reason.SPOOL_FULL)
+            self._answer(request, Status.DISCARDED, reason=refusal)
         else:
             self._pass_on(datagram, request)
+
+    def _refusal(self, size: int, messages: list[memoryview], uid: int, gid: int) -> int:
+        """The Reason for which well-formed messages, `size` bytes in the buffer, are not passed on; 0: none.
+
+        The log would not have them, and others would wait behind them in vain.
+        """
+        words = self._shared.words
+        if self._rules.address and not self._permits(size, messages, uid, gid):
+            # It would be let in with our name.
+            return Reason.NOT_PERMITTED
+        if words[Field.FULL] and words[Field.WHEN_FULL] != WhenFull.BLOCK:
+            return Reason.SPOOL_FULL
+        if words[Field.QUOTAS] and any(is_over(words, bytes(reply.read_topic(one))) for one in messages):
+            return Reason.OVER_QUOTA
+        return 0
 
     def _permits(self, size: int, messages: list[memoryview], uid: int, gid: int) -> bool:
         """Whether the sender may write all of these, the last of the `size` bytes in the buffer."""
@@ -384,8 +401,9 @@ class Acknowledger:
             # It keeps its place: should it still come, it is not taken for a later one.
             self._answer(request, Status.UNKNOWN)
             request.client = None
-        while len(self._passed) >= self._most and self._passed[0].due <= now:
-            self._passed.popleft()
+        if len(self._passed) >= self._most:
+            while self._passed and self._passed[0].due <= now:
+                self._passed.popleft()
         words = self._words()
         words[REPLIED] = self._counted[0] + self._outbox.sent
         words[DROPPED] = self._counted[1] + self._outbox.dropped
@@ -454,13 +472,13 @@ def _connect(address: str | bytes) -> socket.socket:
     return onward
 
 
-def _sender_in(told: list[tuple[int, int, bytes]]) -> tuple[int, int]:
-    """(uid, gid) of the sender of a datagram, from its control messages."""
+def _sender_in(told: list[tuple[int, int, bytes]]) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the sender of a datagram, from its control messages."""
     for level, kind, data in told:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
-            _, uid, gid = _CREDENTIALS.unpack(data)
-            return uid, gid
-    return NO_ID, NO_ID
+            pid, uid, gid = _CREDENTIALS.unpack(data)
+            return pid, uid, gid
+    return 0, NO_ID, NO_ID
 
 
 def _answerable(client: Client | None) -> Client | None:
@@ -489,9 +507,10 @@ class Outbox:
     def __init__(self, sender: socket.socket) -> None:
         self._sender = sender
         self._probe = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._clients: dict[Client, _Waiting] = {}
+        self._clients: dict[tuple[Client, int], _Waiting] = {}
+        """By address and user."""
         self._waiting = 0
-        self._of: dict[int, dict[Client, None]] = {}
+        self._of: dict[int, dict[tuple[Client, int], None]] = {}
         """Clients by user."""
         self._count: dict[int, int] = {}
         """Replies that wait, by user."""
@@ -508,13 +527,14 @@ class Outbox:
 
     def send(self, client: Client, reply: bytes, user: int) -> None:
         """Send a reply to a client of a user, behind those that wait for the same client."""
-        waiting = self._clients.get(client)
+        key = client, user
+        waiting = self._clients.get(key)
         if waiting is None:
-            if self._try(client, reply):
+            if self._try(*key, reply):
                 return
             now = time.monotonic()
-            waiting = self._clients[client] = _Waiting(now, now + _SOON_S, user)
-            self._of.setdefault(user, {})[client] = None
+            waiting = self._clients[key] = _Waiting(now, now + _SOON_S, user)
+            self._of.setdefault(user, {})[key] = None
         if len(waiting.replies) >= MOST_REPLIES_OF_ONE:
             self.dropped += 1
             return
@@ -530,7 +550,7 @@ class Outbox:
             if waiting.due > now:
                 continue
             before = len(waiting.replies)
-            while waiting.replies and self._try(client, waiting.replies[0]):
+            while waiting.replies and self._try(*client, waiting.replies[0]):
                 waiting.replies.popleft()
             self._add(waiting.user, len(waiting.replies) - before)
             if len(waiting.replies) < before:
@@ -551,7 +571,7 @@ class Outbox:
         """Forget what waits."""
         self._probe.close()
 
-    def _forget(self, client: Client) -> None:
+    def _forget(self, client: tuple[Client, int]) -> None:
         waiting = self._clients.pop(client)
         left = len(waiting.replies)
         self._add(waiting.user, -left)
@@ -575,9 +595,15 @@ class Outbox:
         if not waiting.replies:
             self._forget(client)
 
-    def _try(self, client: Client, reply: bytes) -> bool:
+    def _try(self, client: Client, user: int, reply: bytes) -> bool:
         """Send a reply, or drop it when the client is gone; False when there is no room."""
+        fd = -1
         try:
+            if isinstance(client, str):
+                # The kernel tells the path that a socket was bound to: something else may be there by now.
+                fd = os.open(client, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                _demand_owner(fd, user)
+                client = f"/proc/self/fd/{fd}"
             # Refused when the client is connected to us: its queue has no limit, and would take from all.
             self._probe.connect(client)
             self._sender.sendto(reply, socket.MSG_DONTWAIT, client)
@@ -586,5 +612,15 @@ class Outbox:
         except OSError:
             self.dropped += 1
             return True
+        finally:
+            if fd >= 0:
+                os.close(fd)
         self.sent += 1
         return True
+
+
+def _demand_owner(fd: int, user: int) -> None:
+    """Raise PermissionError for what is no socket of this user."""
+    found = os.fstat(fd)
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != user:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -115,12 +115,22 @@ def list_messages(datagram: memoryview) -> list[memoryview]:
     return found
 
 
+def read_topic(datagram: memoryview) -> memoryview:
+    """The topic of a message that is well-formed."""
+    begin, end = _topic_at(datagram)
+    return datagram[begin:end]
+
+
 def read_timestamp(datagram: memoryview) -> int:
     """The timestamp of a message that is well-formed."""
-    size_at = TOPIC_AT + NUMBER_BYTES * (datagram[KIND_AT] != Kind.ANY_PARTITION)
-    topic = size_at + TOPIC_SIZE_BYTES
-    at = topic + int.from_bytes(datagram[size_at:topic], "big")
+    _begin, at = _topic_at(datagram)
     return int.from_bytes(datagram[at : at + TIMESTAMP_BYTES], "big", signed=True)
+
+
+def _topic_at(datagram: memoryview) -> tuple[int, int]:
+    size_at = TOPIC_AT + NUMBER_BYTES * (datagram[KIND_AT] != Kind.ANY_PARTITION)
+    begin = size_at + TOPIC_SIZE_BYTES
+    return begin, begin + int.from_bytes(datagram[size_at:begin], "big")
 
 
 def tag(timestamp: int, size: int, crc32: int) -> bytes:

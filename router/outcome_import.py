@@ -379,9 +379,8 @@ class JobDiscards:
         try:
             self._file.append(Records.join([one.records for one in parts]))
         except (OSError, BadSpool) as error:
-            self._failed = True
             reason = error.strerror if isinstance(error, OSError) else error
-            self.trouble = (
+            self._fail(
                 f"the discard file {self._file.path} cannot be written ({reason}): make room, or take it "
                 "out of [dispatch]; messages that jobs would discard wait for it"
             )
@@ -391,6 +390,11 @@ class JobDiscards:
         for part in parts:
             self._keep(part.samples)
         return np.concatenate([part.rows for part in parts])
+
+    def _fail(self, why: str) -> None:
+        """What belongs to the file, and is not in it, stays open; without a file all may be counted."""
+        if self._file is not None:
+            self._failed, self.trouble = True, why
 
     # -- counting ---------------------------------------------------------------------------------------
 
@@ -425,6 +429,8 @@ class JobDiscards:
                     self._reader.seek(int(sequences[at]))
                 batch = self._reader.next()
                 self._reader.take_damage()
+                for unread in self._reader.take_unread():
+                    self._fail(f"{unread.error}; messages that jobs would discard wait for it")
                 if batch is None:
                     return
                 end = int(np.searchsorted(sequences, batch.sequence[-1], side="right"))

@@ -140,9 +140,10 @@ class BatchRouter:
         if self._trace:
             self._trace.note_read(batch, wanted)
         if live:
-            wanted &= ~self._discard_excess(batch, wanted)
             if self._open_counts:
+                # With those in excess, which count as resolved at once.
                 self._open_counts.note_read(batch, wanted)
+            wanted &= ~self._discard_excess(batch, wanted)
         return wanted
 
     @property

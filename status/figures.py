@@ -30,13 +30,9 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from spool.shared.histogram import Histogram
-from status.report import Complaint, Report, named
+from status.report import MOST_TOPICS, Complaint, Report, named
 
 VERSION = 1
-MOST_TOPICS = 500
-"""Topics with a series of their own: senders name them, and a scraper keeps each name for weeks."""
-OTHERS = b"(others)"
-"""The series of all the rest; no topic of Kafka can be called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +149,7 @@ class Figures:
                     "out_per_second": flow.out_per_second,
                     "backlog": flow.backlog,
                 }
-                for flow in self.topics
+                for flow in self.topics[:MOST_TOPICS]
             ],
             "brokers": [{"id": number, "out_per_second": rate} for number, rate in self.brokers.items()],
         }

@@ -24,9 +24,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from spool.shared.histogram import Histogram
-from status.figures import MOST_TOPICS, OTHERS, Counted, Figures, release
+from status.figures import Counted, Figures, release
 from status.health import Health
-from status.report import TimesView, shown_name
+from status.report import MOST_TOPICS, OTHERS, TimesView, shown_name
 from status.witness import SpoolView, WitnessView, summed
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

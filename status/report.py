@@ -76,7 +76,7 @@ last second, null when there was nothing.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -408,7 +408,7 @@ class Report:
             "unhealthy": [asdict(one) for one in unhealthy],
             **self.snapshot.as_json(),
             "rates": {"minute": _or_null(self.minute), "quarter_hour": _or_null(self.quarter_hour)},
-            "topics": [{**named(topic), "backlog": count} for topic, count in self.topics],
+            "topics": [{**named(topic), "backlog": count} for topic, count in most_of(self.topics)],
             "topics_estimated": self.topics_estimated,
             "oldest": _or_null(self.oldest),
             "room": _or_null(self.room),
@@ -418,8 +418,21 @@ class Report:
         }
 
 
+MOST_TOPICS = 500
+"""Topics with a row, or series, of their own: senders name them, and a scraper keeps each name for weeks."""
+OTHERS = b"(others)"
+"""The name of all the rest; no topic of Kafka can be called so."""
+
+
 def _or_null(view: RateView | OldestView | RoomView | LastTrouble | None) -> dict[str, Any] | None:
     return None if view is None else asdict(view)
+
+
+def most_of(topics: Sequence[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    """The first MOST_TOPICS of some topics, with their counts, and the sum of the rest as OTHERS."""
+    yield from topics[:MOST_TOPICS]
+    if len(topics) > MOST_TOPICS:
+        yield OTHERS, sum(count for _, count in topics[MOST_TOPICS:])
 
 
 def named(topic: bytes) -> dict[str, str]:

@@ -29,7 +29,7 @@ from ingest.buffers.connection_buffers import (
     holds_anything,
     lanes_path,
     make_bells,
-    read_connection_buffers,
+    read_all_staging,
     remove_unused,
 )
 from ingest.buffers.staging import OVERFLOW_BYTES, Staging, read_staging, slots_for, staging_path
@@ -383,16 +383,10 @@ class Daemon:
 
     def _count_what_is_left(self) -> SpoolTotals | None:
         try:
-            return take_totals(self._spool.layout, self._read_staging)
+            return take_totals(self._spool.layout, lambda: read_all_staging(self._staging))
         except (SpoolError, OSError) as error:
             log.warning("cannot count the messages that are left in the spool: %s", error)
             return None
-
-    def _read_staging(self) -> list[tuple[int, int]]:
-        buffers = (self._lines, self._lanes)
-        return read_staging(self._staging) + [
-            one for path in buffers for one in read_connection_buffers(path)
-        ]
 
     def _clear(self) -> None:
         """Remove the files that only workers need, if all of them have ended in order.

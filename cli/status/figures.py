@@ -31,9 +31,9 @@ from spool.shared.runtime import find_shared_state
 from spool.shared.state import STEP_S, Field, Sample, read_shared_state, samples
 from spool.storage.ownership import believed
 from spool.words import utc
-from status.figures import MOST_TOPICS, OTHERS, Counted, Figures, Latency, Point, Stage, TopicFlow
+from status.figures import Counted, Figures, Latency, Point, Stage, TopicFlow
 from status.health import Limits, complaints
-from status.report import Report, Snapshot, WorkerView
+from status.report import MOST_TOPICS, OTHERS, Report, Snapshot, WorkerView
 from status.witness import Witness
 
 Name = TypeVar("Name")

@@ -16,8 +16,8 @@ import numpy as np
 
 from dispatch.tables import State
 from ingest.buffers.connection_buffer import read_connections
-from ingest.buffers.connection_buffers import buffers_path, read_connection_buffers
-from ingest.buffers.staging import SUFFIX, read_staging
+from ingest.buffers.connection_buffers import read_all_staging
+from ingest.buffers.staging import SUFFIX
 from ingest.role import PATIENCE, waits_for_disk
 from ingest.sockets.inputs import DATAGRAM
 from spool.format.frame import SEQUENCE
@@ -183,9 +183,7 @@ def account_of(layout: Layout) -> SpoolTotals:
     spool, boot = read_identity(layout), boot_id()
     path = find_shared_state(layout.directory, spool, boot).with_suffix(SUFFIX)
     owners = believed(layout.directory)
-    return take_totals(
-        layout, lambda: read_staging(path, owners) + read_connection_buffers(buffers_path(path), owners)
-    )
+    return take_totals(layout, lambda: read_all_staging(path, owners))
 
 
 def _synced(layout: Layout, written: int) -> int:

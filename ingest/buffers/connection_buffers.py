@@ -53,7 +53,7 @@ from ingest.buffers.connection_buffer import (
     UNTIL,
 )
 from ingest.buffers.messages import MESSAGE, OUTCOME_BYTES, Messages
-from ingest.buffers.staging import PUNCH, load_word, store_word
+from ingest.buffers.staging import PUNCH, load_word, read_staging, store_word
 from ingest.errors import BadStaging
 from spool.errors import NotAFile, NotOurs
 from spool.format.segment_format import MAX_BURST
@@ -315,6 +315,14 @@ def buffers_path(staging: Path) -> Path:
 def lanes_path(staging: Path) -> Path:
     """The file of the buffers of kind KAFKA."""
     return staging.with_suffix(".lanes")
+
+
+def read_all_staging(staging: Path, owners: Owners = ()) -> list[tuple[int, int]]:
+    """(burst, datagrams) of each burst in staging, and beside it, that may not be stored yet."""
+    found = read_staging(staging, owners)
+    for path in (buffers_path(staging), lanes_path(staging)):
+        found += read_connection_buffers(path, owners)
+    return found
 
 
 def read_connection_buffers(path: Path, owners: Owners = ()) -> list[tuple[int, int]]:

@@ -136,6 +136,8 @@ def probe(path: str) -> int:
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         # The kernel looks for the socket first, and then whether it is of this type, which none of ours is.
+        # Somebody's may be, and its backlog full.
+        asking.setblocking(False)
         return asking.connect_ex(path)
 
 

@@ -212,8 +212,8 @@ def make_way(path: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise BadSocket(f"{path} exists and is no socket; choose another path in [ingest]")
     answer = probe(str(path))
-    if answer == errno.EPROTOTYPE:
-        raise BadSocket(f"another process receives at {path}; stop it, or choose another path in [ingest]")
     if answer == errno.EACCES and found.st_uid != os.geteuid():
         raise BadSocket(f"{path} is user {found.st_uid}'s; remove it if no process receives there")
+    if answer not in (errno.ECONNREFUSED, errno.EACCES, errno.ENOENT):
+        raise BadSocket(f"another process receives at {path}; stop it, or choose another path in [ingest]")
     path.unlink(missing_ok=True)

@@ -71,6 +71,8 @@ _CLOEXEC, _SOL_SOCKET, _SO_PEERCRED = int(socket.SOCK_CLOEXEC), socket.SOL_SOCKE
 _ACCEPT4, _GETSOCKOPT, _ERRNO, _CLOSE = range(4)
 _PASSING = (errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
 """Errors of accept when a connection failed."""
+_NONE_WAITS = (errno.EAGAIN, errno.EINVAL)
+"""The latter of a listener that was ended."""
 _NAMELESS: Sender = (TCP, NO_ID, NO_ID, NO_ID)
 """Of each message by TCP: a user is known of those connections only that are still open at the other end."""
 _LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -293,14 +295,14 @@ class Acceptor:
         if code and not count:
             if code in _LACKING:
                 raise NoDescriptors(os.strerror(code))
-            if code not in (errno.EAGAIN, *_PASSING):
+            if code not in (*_NONE_WAITS, *_PASSING):
                 raise OSError(code, os.strerror(code))
         peers = self._peers[1 : 1 + count]
         if kind == TCP and count:
             server = end_of(listener.getsockname(), listener.family)
             clients = (End(port, bytes(ip)) for port, ip in peers[["port", "address"]].tolist())
             peers["uid"] = _uids([(client, server) for client in clients])
-        return peers, code != errno.EAGAIN
+        return peers, code not in _NONE_WAITS
 
     def close(self, peers: npt.NDArray[np.void]) -> None:
         """Close connections that no other process holds. `peers` _PEER, as accept() gives them."""

@@ -320,7 +320,9 @@ def _receive_some(guard: Job, number: int, first: int, flags: int) -> int:
         # With several sockets, receive without blocking.
         flags |= MSG_DONTWAIT
     for which in range(guard[FD_COUNT]):
-        fd = load_i64(guard[FDS] + 8 * which)
+        # By turns: a flood of one does not keep the others out.
+        turn = (which + number + first // AT_ONCE) % guard[FD_COUNT]
+        fd = load_i64(guard[FDS] + 8 * turn)
         got = call(guard[RECVMMSG], fd, buffer + first * MSGHDR_BYTES, room, flags, 0) & INT_MASK
         if got < FAILED:
             break

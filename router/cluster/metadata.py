@@ -106,6 +106,7 @@ class Metadata:
         self._forgotten: set[bytes] = set()
         """Those that `fetch` was asked for in vain, and is asked for no longer."""
         self._strangers: dict[bytes, None] = {}
+        self._of_clients: dict[bytes, None] = {}
         self._next = 0
         """Which stranger the inquiry goes on with."""
         self._tried: set[bytes] = set()
@@ -137,16 +138,20 @@ class Metadata:
         self._asked.set()
 
     def want_for_clients(self, topics: list[bytes]) -> None:
-        """The same, of topics that clients of the Kafka input want to see."""
+        """Ask soon about these topics, all that clients of the Kafka input want to see."""
         if self._wanted:
             self._wanted.add(topics)
-        self.want(topics)
+        with self._lock:
+            # Any client may make names up: each list takes the place of the one before.
+            self._of_clients = dict.fromkeys(name for name in topics if name not in self._topics)
+            self._tried.intersection_update({*self._strangers, *self._of_clients})
+        self._asked.set()
 
     def look_for(self, topics: list[bytes]) -> None:
         """Ask about these, and no longer about others that Kafka does not have."""
         with self._lock:
             self._strangers = {}
-            self._tried.intersection_update(topics)
+            self._tried.intersection_update({*topics, *self._of_clients})
             self._add(topics)
         if topics:
             self._asked.set()
@@ -240,7 +245,7 @@ class Metadata:
     def _ask_strangers(self, found: Cluster) -> tuple[Cluster, Mapping[bytes, int]]:
         """Ask the inquiry for some of the strangers: the cluster with those that it has, errors of others."""
         with self._lock:
-            names = list(self._strangers)
+            names = list({**self._strangers, **self._of_clients})
         if self._inquiry is None or not names:
             if self._inquiry and not names:
                 self._inquiry.close()
@@ -254,11 +259,12 @@ class Metadata:
         except DispatchError as error:
             log.warning("asking for %s that Kafka may not have: %s", counted(len(some), "topic"), error)
             return found, {}
-        if answer.topics:
+        if answer.topics and not self._stopping:
             with self._lock:
                 self._topics |= answer.topics.keys()
                 for name in answer.topics:
                     self._strangers.pop(name, None)
+                    self._of_clients.pop(name, None)
             found = self._fetch_known()
         return found, {name: code for name, code in answer.errors.items() if name not in untried}
 
@@ -276,6 +282,15 @@ class Metadata:
                 self._tried.update(chosen)
         return frozenset(untried[len(chosen) :])
 
+    def _fail(self, why: str) -> None:
+        self._failures += 1
+        if not self.error:
+            self._failing_since = time.monotonic()
+        if why != self.error:
+            log.info("%s", why)
+        self.error = why
+        self._asked.set()
+
     def _list(self, fetch_all: Callable[[float], Cluster]) -> None:
         try:
             found = fetch_all(LIST_ANSWER_S)
@@ -290,7 +305,7 @@ class Metadata:
         while not self._stopping:
             self._asked.wait(REFRESH_S)
             self._asked.clear()
-            if self._stopping or not self._topics:
+            if self._stopping or not (self._topics or self._of_clients):
                 continue
             pause, begun = METADATA_RETRY_S, time.monotonic()
             try:
@@ -303,13 +318,9 @@ class Metadata:
                 if self._lateness and not self._stopping:
                     self._lateness.look(found.topics)
             except DispatchError as error:
-                self._failures += 1
-                if not self.error:
-                    self._failing_since = time.monotonic()
-                if str(error) != self.error:
-                    log.info("%s", error)
-                self.error = str(error)
-                self._asked.set()
+                self._fail(str(error))
+            except Exception as error:  # noqa: BLE001  (an answer may be anything; without this thread all waits)
+                self._fail(f"Kafka's metadata cannot be used ({type(error).__name__}: {error})")
             time.sleep(pause)
         if self._inquiry:
             self._inquiry.close()

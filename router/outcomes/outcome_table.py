@@ -216,7 +216,9 @@ class Eviction:
             self._discarded += acks.discard(unread, Reason.EVICTED, b"")
         if batch is None:
             return False
-        rows = (batch.sequence < self._target) & acks.open(batch.sequence)
+        # With nothing in flight, what is taken waits for a dead-letter topic or a file: it would wait on.
+        is_open = acks.unresolved(batch.sequence) if self._emptied else acks.open(batch.sequence)
+        rows = (batch.sequence < self._target) & is_open
         sequences, topics = batch.sequence[rows], batch.topic[rows]
         names = self._names.count(self._names.numbers(batch, np.flatnonzero(rows)))
         self._discarded += acks.discard(sequences, Reason.EVICTED, names)

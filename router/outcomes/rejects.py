@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -99,7 +99,8 @@ class Found(NamedTuple):
     sequences: npt.NDArray[np.int64]
     """int64[messages], ascending."""
     batch: Batch | None
-    """That has all of them, until the next look; None: they are damaged or gone."""
+    """That has all of them, until the next look; None: they are damaged or gone, or, with no sequences, the
+    disk gives an error for the first one at present."""
     rows: npt.NDArray[np.int64]
     """int64[messages]: of the batch."""
 
@@ -136,6 +137,8 @@ class LogContents:
         batch = self._batch
         if batch is None or not _has(batch, first):
             batch = self._batch = self._read_from(first)
+        if batch is None and any(one.first <= first for one in self._reader.take_unread()):
+            return _NOT_NOW
         if batch is None:
             return Found(wanted[:1], None, np.zeros(1, np.int64))
         chosen = wanted[:most]
@@ -150,6 +153,7 @@ class LogContents:
     def _read_from(self, first: int) -> Batch | None:
         """The batch that begins there; None where the message is damaged or gone."""
         self._reader.allow(*self._committed())
+        self._reader.take_unread()
         try:
             self._reader.seek(first)
             batch = self._reader.next()
@@ -157,6 +161,10 @@ class LogContents:
             batch = None
         self._reader.take_damage()
         return batch if batch is not None and int(batch.sequence[0]) == first else None
+
+
+_NOTHING: Final = np.empty(0, np.int64)
+_NOT_NOW = Found(_NOTHING, None, _NOTHING)
 
 
 def _has(batch: Batch, sequence: int) -> bool:
@@ -379,6 +387,9 @@ class Rejects:
             return False
         wanted = np.array(sorted(self._singles)) if alone else self._letters.sequences
         found = self._contents.read(wanted, room)
+        if not len(found.sequences):
+            self._post_at = self._clock() + STOP_S
+            return False
         rows = self._letters.take(found.sequences)
         if found.batch is None:
             self._singles.difference_update(found.sequences.tolist())
@@ -471,6 +482,12 @@ class Rejects:
         if not self._discards or self._filing or self._clock() < self._file_at:
             return False
         found = self._contents.read(self._discards.sequences, AT_ONCE)
+        if not len(found.sequences):
+            # Only the file needs what they hold.
+            if self._file is not None:
+                self._file_at = self._clock() + STOP_S
+                return False
+            found = Found(self._discards.sequences[:1], None, np.zeros(1, np.int64))
         rows = self._discards.rows(found.sequences)
         samples = _samples(found, rows["reason"], rows["name"])
         if self._file is None or found.batch is None:

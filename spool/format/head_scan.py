@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from spool.errors import BadSpool
 from spool.format.segment_format import HEAD_BYTES, HEADER_BYTES, PIDS, UIDS, Record
+from spool.format.topic_table import ILLEGAL, LEGAL_BYTES, counted_name
 from spool.format.wire import KIND_AT, NUMBER_BYTES, TOPIC_AT, TOPIC_SIZE_BYTES
 from spool.storage.disk import read_at
 
@@ -116,7 +117,10 @@ def _frames_in(data: bytes, entrance: Entrance, last_burst: int) -> tuple[list[H
 
 
 def topics_of(run: Run, rows: npt.NDArray[np.bool_] | None = None) -> Counter[bytes]:
-    """The messages of a run by topic, or those in `rows`, bool[messages]. Raises Astray."""
+    """The messages of a run by topic, or those in `rows`, bool[messages]; raises Astray.
+
+    Names are those that a table of `Topics.of_counter` has.
+    """
     data, heads = run[0], [head for head in run[1] if head.messages]
     counts = Counter[bytes]()
     if not heads:
@@ -130,8 +134,12 @@ def topics_of(run: Run, rows: npt.NDArray[np.bool_] | None = None) -> Counter[by
         at, sizes = at[order], sizes[order]
         for same in np.split(at, np.flatnonzero(np.diff(sizes)) + 1):
             size = int(data[same[0]]) << 8 | int(data[same[0] + 1])
+            if not 0 < size <= LEGAL_BYTES:
+                counts[ILLEGAL] += len(same)
+                continue
             names = data[same[:, None] + np.arange(TOPIC_SIZE_BYTES, TOPIC_SIZE_BYTES + size)]
-            counts.update(names.view(f"V{size}")[:, 0].tolist())
+            for name, count in Counter(names.view(f"V{size}")[:, 0].tolist()).items():
+                counts[counted_name(name)] += count
     except (IndexError, TypeError, ValueError) as error:
         raise Astray("frames hold what is no list of datagrams") from error
     return counts

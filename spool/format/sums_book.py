@@ -93,13 +93,15 @@ def encode_departed(spool: bytes, segment: Departed) -> bytes:
     return head.tobytes() + body
 
 
-def decode_departed(spool: bytes, data: bytes, most_discarded: int = MOST_DISCARDED) -> Iterator[Departed]:
+def decode_departed(
+    spool: bytes, data: bytes, *, most_blocks: int = MOST_BLOCKS, most_discarded: int = MOST_DISCARDED
+) -> Iterator[Departed]:
     """The segment of each whole record in the bytes of a book; the first record of a segment counts.
 
-    A record beyond MOST_BLOCKS is left out, as if it were not written; of those beyond
+    A record beyond `most_blocks` without sums is left out, as if it were not written; of those beyond
     `most_discarded` it is not known which messages were discarded.
     """
-    known, blocks_left, discards_left = set[int](), MOST_BLOCKS, most_discarded
+    known, blocks_left, discards_left = set[int](), most_blocks, most_discarded
     for head, at, end in _records(spool, data):
         if int(head["first_sequence"]) in known:
             continue

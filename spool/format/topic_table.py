@@ -17,6 +17,7 @@ The deliverer's table is *bounded*, since anybody may send any name. It gives nu
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
@@ -32,9 +33,12 @@ from spool.native.memory import Address, address_of, call, copy, load_i64, load_
 OTHERS = b"(others)"
 """The name of all names without a number of their own. No Kafka topic can have it."""
 ILLEGAL = b"(illegal)"
+"""That of all names that no Kafka topic can have, where these share a number."""
 _MOST_NAME_BYTES = 1 << 15
-_LEGAL_BYTES = 249
+LEGAL_BYTES = 249
+"""Of a name that a topic of Kafka can have, at most."""
 _GROWTH = 2
+_LEGAL = re.compile(rb"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 _READERS_CAPACITY = 1 << (2 * MAX_TOPICS + 3).bit_length()
 """With it a reader's table never grows; the kernel provides only the memory that is used."""
 _HOME_BITS_AT = 60
@@ -90,10 +94,15 @@ def topic_number(hashed: int, slots: Address, capacity: int, homes: Address) -> 
     return -1
 
 
+def counted_name(name: bytes) -> bytes:
+    """A name as a table of `Topics.of_counter` has it."""
+    return name if _LEGAL.fullmatch(name) or name == OTHERS else ILLEGAL
+
+
 @subkernel
 def is_legal(name: Address, length: int) -> bool:
     """Whether Kafka could ever have a topic of the name at this address."""
-    if length < 1 or length > _LEGAL_BYTES:
+    if length < 1 or length > LEGAL_BYTES:
         return False
     dots = 0
     for at in range(length):
@@ -344,6 +353,17 @@ class Topics:
         topics = cls(capacity=_READERS_CAPACITY)
         topics.bound(most)
         return topics
+
+    @classmethod
+    def of_counter(cls, most: int = MAX_TOPICS) -> Topics:
+        """A table for counts by topic that are kept: names that Kafka can never have share a number, too."""
+        topics = cls.of_reader(most)
+        topics.merge_illegal()
+        return topics
+
+    def merge_illegal(self) -> None:
+        """Give names that Kafka can never have one number, from now on."""
+        self.illegal = self.table.words[_ILLEGAL] = self._reserve(ILLEGAL)
 
     others = illegal = -1
     """The numbers that many names share; -1: there are none."""

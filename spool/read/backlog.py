@@ -30,6 +30,7 @@ from spool.format.head_scan import MOST_FRAMES, Entrance, Run, entrance_of, runs
 from spool.format.scan import read_header
 from spool.format.segment import bound_spares
 from spool.format.segment_format import Record
+from spool.format.topic_table import counted_name
 from spool.index.environment import UNREADABLE
 from spool.index.index import read_committed
 from spool.index.log_end import (
@@ -134,7 +135,7 @@ class Backlog:
         if _has_far_to_walk(layout):
             compile_at_once()
         compile_kernels()
-        self._layout, self._topics = layout, Topics.of_reader()
+        self._layout, self._topics = layout, Topics.of_counter()
         self._segment_list = SegmentList(layout)
         self._reader = Reader(self._segment_list, self._topics)
         self._known: dict[int, tuple[int, Counts]] = {}
@@ -368,7 +369,7 @@ class Arrivals:
 
     def __init__(self, layout: Layout) -> None:
         self._segment_list = SegmentList(layout)
-        self._reader, self._begun = Reader(self._segment_list, Topics.of_reader()), False
+        self._reader, self._begun = Reader(self._segment_list, Topics.of_counter()), False
 
     def count(self, end: LogPosition) -> Counts:
         """Messages since the last call, up to `end`; a later call counts those in unnamed segments.
@@ -423,7 +424,10 @@ def _footer_counts(segment_list: SegmentList, info: SegmentInfo) -> Counts | Non
         return None
     if footer is None or not segment_list.leads_on(info, footer):
         return None
-    return Counter(dict(named_topics(footer)))
+    counts = Counts()
+    for name, count in named_topics(footer):
+        counts[counted_name(name)] += count
+    return counts
 
 
 def compile_kernels() -> None:

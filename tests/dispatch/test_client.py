@@ -8,14 +8,24 @@ import os
 import select
 import threading
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
-from dispatch.client import MOST_ASKED, BrokerLatency, Inquiry, KafkaClient, Wakeup, parse_statistics
+from dispatch.client import (
+    MOST_ASKED,
+    BrokerLatency,
+    Inquiry,
+    KafkaClient,
+    Wakeup,
+    _read_cluster,
+    parse_statistics,
+)
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Code, Unreachable
+from dispatch.librdkafka import MetadataStruct
 from dispatch.options import DispatchOptions
 from tests.dispatch.batches import Message
 from tests.dispatch.fixture import PATIENCE_S, await_true, connected
@@ -326,3 +336,27 @@ def test_a_late_ring_writes_nowhere() -> None:
     finally:
         os.close(other)
         os.close(taken)
+
+
+def answered(*topics: tuple[bytes, list[int]]) -> MetadataStruct:
+    """The metadata of topics with partitions of these ids, all led by broker 1."""
+    found = [
+        SimpleNamespace(
+            error=0,
+            name=name,
+            partitions=[SimpleNamespace(id=one, leader=1) for one in ids],
+            partition_count=len(ids),
+        )
+        for name, ids in topics
+    ]
+    told = SimpleNamespace(brokers=[], broker_count=0, topics=found, topic_count=len(found))
+    return cast(MetadataStruct, told)
+
+
+@pytest.mark.parametrize("ids", [[], [-1], [1], [0, 2], [0, 0], [0, 2**31 - 1], [-5, 0]])
+def test_partitions_that_cannot_be(ids: list[int]) -> None:
+    """A topic has all from 0 on, and one at least: else it is as if it had no leader yet."""
+    cluster = _read_cluster(answered((b"good", [1, 0]), (b"bad", ids)))
+    assert list(cluster.topics) == [b"good"]
+    assert cluster.topics[b"good"].tolist() == [1, 1]
+    assert cluster.errors == {b"bad": Code.LEADER_NOT_AVAILABLE}

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from pipeline.engine import Engine
 
 
+LONG_ON_SPARK = pytest.mark.parametrize(
+    "engine",
+    [pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long]), "duckdb"],
+    indirect=True,
+    scope="module",
+)
+"""For a test whose job is the same on both engines, and slow on one."""
+
+
 @pytest.fixture(scope="module", params=[pytest.param("spark", marks=pytest.mark.spark), "duckdb"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Each in turn: what a test claims, it claims of both."""

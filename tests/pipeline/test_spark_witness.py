@@ -136,6 +136,7 @@ def test_planted_faults_are_found(watching: Watching, host: Host, kafka: Embedde
     assert (found.tiers[0][1], watching.tier.lag) == (MESSAGES - len(lost) + len(twice), 0)
 
 
+@pytest.mark.long
 def test_a_kill_before_and_after_a_checkpoint(watching: Watching, host: Host, kafka: EmbeddedKafka) -> None:
     """Records that were taken in and not written are read again, and no others. Each counts once."""
     host.deliver(MESSAGES)

@@ -145,6 +145,7 @@ def test_the_log_tells_of_an_outage(kafka1: KafkaCluster, tmp_path: Path, topic:
         assert re.search(words, line)
 
 
+@pytest.mark.long
 def test_leaders_move_between_kill_and_restart(kafka3: KafkaCluster, tmp_path: Path, topic: bytes) -> None:
     """Killed with messages in flight to a frozen broker; when bruce is back others lead its partitions."""
     create(kafka3, topic)

@@ -41,6 +41,7 @@ def test_settings_as_brokers_have_them(kafka1: KafkaCluster) -> None:
     }
 
 
+@pytest.mark.long
 def test_the_status_says_it_while_kafka_is_away(kafka1: KafkaCluster, tmp_path: Path) -> None:
     """Of the topic that deletes such messages, not of the other; a restart in the outage forgets nothing."""
     short, ordinary = create(kafka1, SHORT, 1), create(kafka1, ORDINARY, 1)

@@ -101,7 +101,7 @@ def test_planted_faults_are_found(kafka3: KafkaCluster, tmp_path: Path, source: 
     assert source == "duckdb" or sources(events) == {SCANS[source]}
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "bruce-kafka"])
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("bruce-kafka", marks=pytest.mark.long)])
 def test_what_kafka_does_is_no_loss(kafka3: KafkaCluster, tmp_path: Path, engine: str) -> None:
     """Records that Kafka deleted, and those behind somebody's open transaction: seven others are lost.
 

@@ -30,6 +30,7 @@ FEW = ("--conf", "spark.sql.shuffle.partitions=2")
 """Tasks of a shuffle: of so few rows each takes as long to start as to run."""
 
 
+@pytest.mark.long
 def test_a_worker_killed_in_the_middle_loses_nothing(kafka3: KafkaCluster, tmp_path: Path) -> None:
     """With a broker frozen tasks cannot end; their workers get SIGKILL, the broker goes on: all is there.
 

@@ -39,6 +39,7 @@ def parts() -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.long
 def test_a_daemon_behind_a_dead_job(
     kafka1: KafkaCluster, tmp_path: Path, parts: list[subprocess.Popen[str]]
 ) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+import pytest
+
 from dispatch.errors import Code
+from spool.format.batch import Batch
 from spool.format.wire import Reason
 from tests.router.bench import Bench
 
@@ -125,3 +130,36 @@ def test_before_the_end_of_the_log(fine: Bench) -> None:
     assert fine.pool.client.hurries == 0
     fine.settle()
     fine.check_order()
+
+
+class Noted:
+    """Open messages below the live reader, of all topics."""
+
+    open = 0
+
+    def note_read(self, batch: Batch, rows: npt.NDArray[np.bool_]) -> None:
+        """These are open."""
+        self.open += int(rows.sum())
+
+    def note_resolved(self, topics: npt.NDArray[np.int32]) -> None:
+        """These are no more."""
+        self.open = max(0, self.open - len(topics))
+
+    def report(self, *_: int) -> None:
+        """To no one."""
+
+
+def test_messages_in_excess_are_open_before_they_are_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those that were read before would count as resolved in their place, and no quota would hold."""
+    noted, batches = Noted(), bench.router._batches
+    monkeypatch.setattr(batches, "_open_counts", noted)
+    monkeypatch.setattr(bench.router._rejects, "_open_counts", noted)
+    monkeypatch.setattr(batches._limits, "beyond", lambda batch: np.arange(len(batch)) > 0)
+    bench.kafka.down = {1, 2, 3}
+    for _ in range(5):
+        bench.send(keys(20))
+        bench.step(20)
+    bench.router.commit()
+    assert noted.open == bench.router.read_position - len(bench.discarded()) > 0

@@ -28,6 +28,7 @@ from pipeline.errors import ArchiveConflict, JobFailed
 from spool.format.wire import encode
 from tests.daemon import ROOT, RunningBruce
 from tests.pipeline.archive.test_job import ODD, archived, fill
+from tests.pipeline.conftest import LONG_ON_SPARK
 from tests.pipeline.test_oldest_spark import environment, oldest  # noqa: F401  (a fixture)
 from tests.spool.fixture import SpoolFixture
 from tools.bruce_process import NOWHERE
@@ -73,6 +74,7 @@ def rows_of(table: Table) -> list[dict[str, Any]]:
     return sorted(table.scan().to_arrow().to_pylist(), key=lambda row: (row["spool"], row["sequence"]))
 
 
+@LONG_ON_SPARK
 def test_the_rows_are_those_of_plain_files(
     archive: Callable[..., ArchiveReport], spool: SpoolFixture, tmp_path: Path
 ) -> None:
@@ -98,6 +100,7 @@ def test_the_rows_are_those_of_plain_files(
     assert clicks.to_arrow().num_rows == plain.topics["clicks"]
 
 
+@LONG_ON_SPARK
 def test_again_and_again(archive: Callable[..., ArchiveReport], spool: SpoolFixture, tmp_path: Path) -> None:
     """Archived messages stay out, nothing new makes no snapshot, and the snapshot says how far it is."""
     fill(spool, 300)
@@ -151,6 +154,7 @@ def test_a_job_happens_whole_or_not_at_all(
     assert [row["sequence"] for row in rows_of(table_in(tmp_path / "lake"))] == list(range(100))
 
 
+@LONG_ON_SPARK
 def test_of_two_jobs_one_wins(engine: Engine, files_of: FilesOf, spool: SpoolFixture, tmp_path: Path) -> None:
     """The one that comes second changes nothing, and begins again by itself if it goes on."""
     fill(spool, 60)
@@ -180,6 +184,7 @@ def test_of_two_jobs_one_wins(engine: Engine, files_of: FilesOf, spool: SpoolFix
     assert [row["sequence"] for row in rows_of(table_in(tmp_path / "lake"))] == list(range(80))
 
 
+@LONG_ON_SPARK
 def test_no_reader_comes_short(
     archive: Callable[..., ArchiveReport], spool: SpoolFixture, tmp_path: Path
 ) -> None:

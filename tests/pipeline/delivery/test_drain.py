@@ -171,8 +171,8 @@ def test_what_kafka_refuses(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("letters", ["", "dead"])
-@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("letters", [pytest.param("", marks=pytest.mark.long), "dead"])
+@pytest.mark.parametrize("mode", ["at_least_once", pytest.param("exactly_once", marks=pytest.mark.long)])
 def test_partitions_that_senders_name(
     spark: SparkSession, spool: SpoolFixture, mode: str, letters: str
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_drain_finds_what_nobody_wrote_down(
     assert sorted(row.bruce_sequence for row in rows) == [*range(40), *range(60, 100)]
 
 
+@pytest.mark.long
 @pytest.mark.sample(one_of=2)
 @pytest.mark.oldest_spark
 @pytest.mark.spark

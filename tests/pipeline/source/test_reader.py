@@ -82,6 +82,7 @@ def test_how_far_a_stream_is_behind(spark: SparkSession, spool: SpoolFixture, tm
     assert str(found[0]["endOffset"]) not in ends
 
 
+@pytest.mark.long
 @pytest.mark.oldest_spark
 def test_retention_ahead_ends_the_stream(spark: SparkSession, spool: SpoolFixture, tmp_path: Path) -> None:
     """A stream that lost messages says so in one sentence, and goes on with failOnDataLoss = false."""

@@ -303,3 +303,44 @@ def test_a_disk_that_refuses_the_settings(caplog: pytest.LogCaptureFixture) -> N
 
     LatenessWatch(Settings(a=HOUR).fetch, {}, refuse).look([b"a"])
     assert "brucectl does not know them: [Errno 28] No space left on device" in caplog.text
+
+
+def test_names_of_clients_take_the_place_of_those_before() -> None:
+    """Any client of the Kafka input may make names up, for ever; one that Kafka has is found among them."""
+    inquiry, answered = Asked(b"there"), threading.Event()
+    metadata = Metadata(
+        lambda names, _s: Cluster({}, {n: np.array([1], np.int32) for n in names}),
+        answered.set,
+        inquiry=inquiry,
+    )
+    try:
+        for number in range(50):
+            metadata.want_for_clients([b"%d-%d" % (number, one) for one in range(100)])
+        assert len(metadata._of_clients) + len(metadata._strangers) <= 100
+        metadata.want_for_clients([b"there", b"not"])
+        end = time.monotonic() + 60
+        while b"there" not in metadata._known:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert not metadata._topics - {b"there"}
+        assert len(metadata._tried) <= 2
+    finally:
+        metadata.stop()
+
+
+def test_an_answer_that_cannot_be_used_is_a_failure() -> None:
+    """Whatever it is: the thread asks again."""
+    errors, answered = [IndexError("-1"), ValueError("a number"), None], threading.Event()
+
+    def fetch(_topics: list[bytes], _timeout_s: float) -> Cluster:
+        if error := errors.pop(0):
+            raise error
+        return Cluster()
+
+    metadata = Metadata(fetch, answered.set)
+    try:
+        metadata.want([b"t"])
+        assert answered.wait(60)
+        assert metadata.take_counts() == (1, 2)
+    finally:
+        metadata.stop()

@@ -12,10 +12,10 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from pipeline.source.outcomes import read_outcomes
 from pipeline.source.plan import plan_spool
-from spool.format.wire import Reason
+from spool.format.wire import Reason, encode
 from spool.layout import SENT, Layout
 from spool.shared.state import Field
-from tests.router.outlet import Outlet, anywhere, check_order, keyed, numbers, outlet
+from tests.router.outlet import NOW_MS, Outlet, anywhere, check_order, keyed, numbers, outlet
 from tests.spool.stored import lost_of
 
 PARTITIONS = 6
@@ -176,3 +176,21 @@ def test_nothing_asked_for_is_nothing_done(kafka: EmbeddedKafka) -> None:
         bruce.spool.shared.words[Field.EVICT] = 50
         bruce.send(anywhere(100, first=100))
         assert bruce.finish() == (200, 200, [])
+
+
+def test_a_letter_that_waits_does_not_keep_the_room(kafka: EmbeddedKafka) -> None:
+    """There is no dead-letter topic yet, and Kafka is away: the letter is among the oldest, and goes, too."""
+    options = {"recall_s": 0.5, "segment_bytes": SEGMENT_BYTES, "grace_s": 0.2, "dead_letter_topic": b"dead"}
+    with outlet(kafka, kafka_properties={"allow.auto.create.topics": "false"}, **options) as bruce:
+        bruce.send([encode(b"nowhere", b"", timestamp=NOW_MS), *keyed(12)])
+        bruce.run(lambda: len(bruce.router._rejects) == 1 and bruce.resolved == 12)
+        kafka.down(-1)
+        bruce.send(keyed(3000, first=12))
+        limit = third_segment(bruce)
+        evict(bruce, limit)
+        assert bruce.acks.low_watermark >= limit
+        assert evicted(bruce)[b"nowhere"] == 1
+        kafka.up(-1)
+        outcomes = bruce.finish()
+        assert outcomes.resolved == bruce.spool.synced
+        assert evicted(bruce).total() == limit - 12

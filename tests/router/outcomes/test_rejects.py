@@ -18,11 +18,14 @@ import pytest
 
 from dispatch.errors import Code
 from dispatch.records import Letters
-from router.outcomes.rejects import ROW, Rejection, RejectTable
+from router.context import LogReader
+from router.outcomes.rejects import ROW, LogContents, Rejection, RejectTable
 from router.timing import DECLINED_S
-from spool.format.batch import Topics
+from spool.errors import ReadFailed
+from spool.format.batch import Batch, Topics
 from spool.format.wire import DEAD_LETTERED, Reason, encode
 from spool.marks.discard_file import DiscardFile, Records, read_discard_file
+from spool.read.reader import Unread
 from tests.router.bench import Bench
 from tests.router.fake import BITTER, HUGE, POISON
 
@@ -572,3 +575,42 @@ def test_it_is_what_a_dictionary_would_be() -> None:
         taken = table.take(np.array(chosen, np.int64))
         assert taken["sequence"].tolist() == chosen
         assert taken["reason"].tolist() == [model.pop(n) for n in chosen]
+
+
+class Ailing:
+    """A reader of the log, of which the disk gives nothing at present."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self.reader, self.is_ill = reader, True
+
+    def next(self) -> Batch | None:
+        """Pass by what is asked for."""
+        return None if self.is_ill else self.reader.next()
+
+    def take_unread(self) -> list[Unread]:
+        """All of it."""
+        return [Unread(0, 1 << 40, ReadFailed(errno.EIO, "", ""))] if self.is_ill else []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.reader, name)
+
+
+@pytest.mark.parametrize("letters_too", [True, False])
+def test_what_the_disk_does_not_give_now_waits(file: DiscardFile, *, letters_too: bool) -> None:
+    """It is not damaged: it goes to the dead-letter topic, or the file, when it can be read."""
+    with made(topic=DEAD if letters_too else b"", file=file) as bench:
+        contents = bench.router._rejects._contents
+        assert isinstance(contents, LogContents)
+        ill = Ailing(contents._reader)
+        contents._reader = ill  # type: ignore[assignment]
+        bench.send([(b"a", 1, POISON), (b"a", 1, b"")] * 3)
+        for _ in range(100):
+            bench.step()
+            bench.answer()
+            bench.clock.now += 0.1
+        bench.router.commit()
+        assert bench.discarded() == {}
+        ill.is_ill = False
+        bench.settle()
+        assert len(bench.discarded()) == 3
+        assert len(bench.kafka.letters if letters_too else list(read_discard_file(file.path))) == 3
