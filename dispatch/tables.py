@@ -289,6 +289,10 @@ class PartitionTable:
         self.rows["handle"][flats] = handle
         return flats
 
+    def widen(self, topic: int, partitions: int) -> None:
+        """A known topic has so many, of some of which no answer tells at present: nothing goes there."""
+        self.extend(topic, partitions, int(self.rows["handle"][self.flats[topic, 0]]))
+
     def shrink(self, topic: int, partitions: int) -> None:
         """A topic has fewer (deleted and created again). The rows of the others stay, for their messages."""
         self.partitions_of[topic] = partitions

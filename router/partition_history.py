@@ -32,6 +32,10 @@ FOR_EVER = np.iinfo(np.int64).max
 """A sequence that no message has."""
 
 
+_MOST_PARTITIONS = 1 << 16
+"""Of a topic that is widened by what the marks say, at most: they may be a copy's."""
+
+
 class PartitionHistory:
     """The partition counts that held before, by the sequence below which they did."""
 
@@ -74,6 +78,9 @@ class PartitionHistory:
             elif now - self._fewer.setdefault(topic, now) >= SHRINK_S:
                 partitions.shrink(topic, len(leaders))
                 self._shrunk.add(topic)
+            elif known <= _MOST_PARTITIONS:
+                # Behind a restart, too: until it is believed, the others are only without a leader.
+                partitions.widen(topic, known)
 
     def _known(self, name: bytes) -> int:
         """How many partitions the topic had last; 0 when it is not known."""

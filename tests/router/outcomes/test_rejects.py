@@ -467,6 +467,26 @@ def test_one_answer_with_fewer_partitions_changes_nothing() -> None:
             assert {bench.sent[s][1] % 3 for s in log} == {partition}  # type: ignore[operator]
 
 
+def test_one_answer_with_fewer_partitions_behind_a_restart() -> None:
+    """The same: the marks know how many there were. A message that names one of the others waits, too."""
+    with made(topic=b"") as bench:
+        bench.send([(b"a", key, b"") for key in range(6)])
+        bench.settle()
+        bench.kafka.leaders[b"a"] = [1, 2]
+        bench.restart()
+        bench.send([(b"a", key, b"") for key in range(6)])
+        bench.step(20)
+        bench.answer()
+        bench.clock.now += 5
+        bench.kafka.leaders[b"a"] = [1, 2, 3]
+        bench.metadata.pending = True
+        bench.settle()
+        assert bench.discarded() == {}
+        bench.check_complete()
+        for (_, partition), log in bench.kafka.logs.items():
+            assert not log or {bench.sent[s][1] % 3 for s in log} == {partition}  # type: ignore[operator]
+
+
 def test_killed_between_the_file_and_the_mark(file: DiscardFile) -> None:
     """It is written again, read once, and counted once."""
     with made(topic=b"", file=file) as bench:
