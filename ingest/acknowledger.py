@@ -239,7 +239,7 @@ class Acknowledger:
         return True
 
     def _receive(self) -> tuple[int, Client | None, tuple[int, int]]:
-        """(bytes, client, its uid and gid). A reply of ours, which a path that leads here brings, is none."""
+        """(bytes, client, its uid and gid)."""
         while self.leaving:
             try:
                 return self._receive_from(self.leaving[0])
@@ -248,11 +248,9 @@ class Acknowledger:
         return self._receive_from(self._receiver)
 
     def _receive_from(self, one: socket.socket) -> tuple[int, Client | None, tuple[int, int]]:
-        while True:
-            size, told, _, client = one.recvmsg_into([self._view], _TOLD_BYTES, socket.MSG_DONTWAIT)
-            pid, *sender = _sender_in(told)
-            if pid != self._pid:
-                return size, client, (sender[0], sender[1])
+        size, told, _, client = one.recvmsg_into([self._view], _TOLD_BYTES, socket.MSG_DONTWAIT)
+        # A reply that came here by a path that leads here is not answered again, and again.
+        return size, None if client == one.getsockname() else client, _sender_in(told)
 
     def _accept(self, datagram: memoryview, client: Client | None, sender: tuple[int, int]) -> None:
         """Pass a message on, and refuse what will not be stored. Malformed ones are counted where all are."""
@@ -472,13 +470,13 @@ def _connect(address: str | bytes) -> socket.socket:
     return onward
 
 
-def _sender_in(told: list[tuple[int, int, bytes]]) -> tuple[int, int, int]:
-    """(pid, uid, gid) of the sender of a datagram, from its control messages."""
+def _sender_in(told: list[tuple[int, int, bytes]]) -> tuple[int, int]:
+    """(uid, gid) of the sender of a datagram, from its control messages."""
     for level, kind, data in told:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
-            pid, uid, gid = _CREDENTIALS.unpack(data)
-            return pid, uid, gid
-    return 0, NO_ID, NO_ID
+            _, uid, gid = _CREDENTIALS.unpack(data)
+            return uid, gid
+    return NO_ID, NO_ID
 
 
 def _answerable(client: Client | None) -> Client | None:

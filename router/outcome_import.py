@@ -392,7 +392,7 @@ class JobDiscards:
         return np.concatenate([part.rows for part in parts])
 
     def _fail(self, why: str) -> None:
-        """What belongs to the file, and is not in it, stays open; without a file all may be counted."""
+        """Leave open the messages that belong to the file and are not in it; without a file, none."""
         if self._file is not None:
             self._failed, self.trouble = True, why
 

@@ -28,7 +28,7 @@ from pipeline.delivery.choice import History, Routes
 from pipeline.delivery.lease import DeliveryLease
 from pipeline.delivery.task_book import Segments, open_topic, patiently, present
 from pipeline.errors import JobFailed
-from router.cluster.unknown_topics import legal
+from spool.format.topic_table import legal
 from spool.format.wire import DEAD_LETTERED
 from spool.index.environment import UNREADABLE
 from spool.index.identity import read_identity

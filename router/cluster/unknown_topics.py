@@ -16,7 +16,6 @@ need their place. A name that comes again waits for the grace time again: its to
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +27,7 @@ from dispatch.errors import Code
 from dispatch.options import UNKNOWN_TOPIC_S
 from router.timing import ASK_NAMES_S, FORGET_EVERY_S, FORGET_S, LIST_S
 from spool.format.batch import Batch, Topics
+from spool.format.topic_table import legal
 
 if TYPE_CHECKING:  # they bring librdkafka along, and a reader of bruce.toml needs none
     from dispatch.client import Cluster
@@ -37,14 +37,8 @@ log = logging.getLogger("bruce.router")
 
 FEW = 100
 """With more unknown topics, Kafka is asked for them every ASK_NAMES_S only."""
-_LEGAL = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 _DENIALS = (Code.UNKNOWN_TOPIC_OR_PART, Code.INVALID_TOPIC, Code.UNKNOWN_TOPIC_ID)
 """Errors that say: there is no such topic. Others (no leader yet, no right to see it) may pass."""
-
-
-def legal(name: bytes) -> bool:
-    """Whether Kafka could ever have a topic of this name."""
-    return _LEGAL.fullmatch(name) is not None and name not in (b".", b"..")
 
 
 class Learnt(NamedTuple):

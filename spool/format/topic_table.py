@@ -38,7 +38,7 @@ _MOST_NAME_BYTES = 1 << 15
 LEGAL_BYTES = 249
 """Of a name that a topic of Kafka can have, at most."""
 _GROWTH = 2
-_LEGAL = re.compile(rb"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+_LEGAL = re.compile(rb"[A-Za-z0-9._-]{1,249}")
 _READERS_CAPACITY = 1 << (2 * MAX_TOPICS + 3).bit_length()
 """With it a reader's table never grows; the kernel provides only the memory that is used."""
 _HOME_BITS_AT = 60
@@ -94,14 +94,19 @@ def topic_number(hashed: int, slots: Address, capacity: int, homes: Address) -> 
     return -1
 
 
+def legal(name: bytes) -> bool:
+    """Whether Kafka could ever have a topic of this name."""
+    return _LEGAL.fullmatch(name) is not None and name not in (b".", b"..")
+
+
 def counted_name(name: bytes) -> bytes:
     """A name as a table of `Topics.of_counter` has it."""
-    return name if _LEGAL.fullmatch(name) or name == OTHERS else ILLEGAL
+    return name if legal(name) or name == OTHERS else ILLEGAL
 
 
 @subkernel
 def is_legal(name: Address, length: int) -> bool:
-    """Whether Kafka could ever have a topic of the name at this address."""
+    """`legal` of the name at this address."""
     if length < 1 or length > LEGAL_BYTES:
         return False
     dots = 0

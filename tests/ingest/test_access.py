@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import grp
 import os
@@ -118,6 +119,14 @@ def test_a_group_has_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rules.permits(b"t", 77, 50)
     assert rules.permits(b"t", 0, 99)
     assert not rules.permits(b"t", 77, 99)
+
+
+def test_names_are_found_beside_many_connections() -> None:
+    """A supervisor holds thousands: a rule that locks their user out is to be read all the same."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(1100):
+            stack.callback(os.close, os.open("/dev/null", os.O_RDONLY))
+        assert Rules({"t": ["user:root"]}, own_uid=SOMEBODY).permits(b"t", 0, 99)
 
 
 @pytest.mark.parametrize("name", ["user:missing-name", "group:missing-name"])

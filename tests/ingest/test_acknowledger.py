@@ -29,6 +29,7 @@ from ingest.sockets.listening import open_socket
 from ingest.worker import burst
 from spool.format.wire import Reason, encode, encode_batch, encode_message
 from spool.index.segment_list import SegmentList
+from spool.log.quotas import NAME, NAME_BYTES, OVER, row_at
 from spool.marks.discarded import Changes, Discard
 from spool.marks.marks import Marks
 from spool.shared.state import Field
@@ -417,6 +418,7 @@ def test_a_socket_that_was_handed_over_is_not_shut_down(scene: Scene) -> None:
     assert [status for status, _, _ in scene.told()] == [Status.SYNCED]
 
 
+ME = os.geteuid()
 ROOM = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
 """Datagrams that the queue of a client takes."""
 
@@ -465,7 +467,7 @@ def test_what_finds_no_room_comes_later(sender: socket.socket, box: Outbox, clie
     """In order, none twice, as soon as the client reads; it comes from the sender's address."""
     count = 5 * ROOM
     for number in range(count):
-        box.send(client.getsockname(), numbered(number), 0)
+        box.send(client.getsockname(), numbered(number), ME)
     assert len(box) == count - ROOM
     assert client.recvfrom(64, socket.MSG_PEEK)[1] == sender.getsockname()
     found: list[int] = []
@@ -484,12 +486,12 @@ def test_a_deaf_client(
 ) -> None:
     """Replies waiting for it are bounded, and cost another client nothing; retries get ever rarer."""
     for number in range(MOST_REPLIES_OF_ONE + ROOM + 10):
-        box.send(client.getsockname(), numbered(number), 0)
+        box.send(client.getsockname(), numbered(number), ME)
     assert (len(box), box.dropped, box.sent) == (MOST_REPLIES_OF_ONE, 10, ROOM)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(tmp_path / "other"))
         other.setblocking(False)
-        box.send(other.getsockname(), numbered(7), 0)
+        box.send(other.getsockname(), numbered(7), ME)
         assert read(other) == [7]
     now, pauses = time.monotonic(), list[float]()
     for _ in range(8):
@@ -505,7 +507,7 @@ def test_a_client_that_reads_nothing(
 ) -> None:
     """A client that reads nothing for UNREAD_S is forgotten, and what waited for it is counted."""
     for number in range(ROOM + 5):
-        box.send(client.getsockname(), numbered(number), 0)
+        box.send(client.getsockname(), numbered(number), ME)
     for after, left in ((UNREAD_S / 2, (5, 0)), (UNREAD_S, (0, 5))):
         now = time.monotonic() + after
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
@@ -516,26 +518,29 @@ def test_a_client_that_reads_nothing(
 def test_nobody_there(sender: socket.socket, box: Outbox, client: socket.socket, tmp_path: Path) -> None:
     """A client that is gone, one that never was, and one that is connected get nothing; it is counted."""
     for number in range(ROOM + 5):
-        box.send(client.getsockname(), numbered(number), 0)
+        box.send(client.getsockname(), numbered(number), ME)
     gone = client.getsockname()
     client.close()
     time.sleep(box.due() or 0)
     box.retry()
     assert (len(box), box.dropped) == (0, 5)
-    box.send(gone, numbered(0), 0)
-    box.send(str(tmp_path / "never"), numbered(0), 0)
+    box.send(gone, numbered(0), ME)
+    box.send(str(tmp_path / "never"), numbered(0), ME)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connected:
         connected.bind(b"")
         connected.connect(sender.getsockname())
         connected.setblocking(False)
         for number in range(3 * ROOM):
-            box.send(connected.getsockname(), numbered(number), 0)
+            box.send(connected.getsockname(), numbered(number), ME)
         assert read(connected) == []
     assert box.dropped == 5 + 2 + 3 * ROOM
 
 
-def test_a_user_with_most(box: Outbox, client: socket.socket, tmp_path: Path) -> None:
+def test_a_user_with_most(
+    box: Outbox, client: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One user whose clients read nothing takes all room there is: replies to another one wait, too."""
+    monkeypatch.setattr(acknowledger, "_demand_owner", lambda _fd, _user: None)
     full = MOST_REPLIES // MOST_REPLIES_OF_ONE
     greedy = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(full + 1)]
     for n, one in enumerate(greedy):
@@ -558,3 +563,43 @@ def test_a_user_with_most(box: Outbox, client: socket.socket, tmp_path: Path) ->
     assert late == list(range(ROOM, ROOM + 5))
     for one in greedy:
         one.close()
+
+
+def test_only_its_own_socket_answers_a_sender(box: Outbox, client: socket.socket, tmp_path: Path) -> None:
+    """The kernel tells the path that a sender had bound: a link to another's socket may be there by now."""
+    link, folder = tmp_path / "link", tmp_path / "folder"
+    link.symlink_to(client.getsockname())
+    folder.symlink_to(tmp_path)
+    (tmp_path / "file").touch()
+    for path in (link, tmp_path / "file", tmp_path):
+        box.send(str(path), numbered(1), ME)
+    box.send(client.getsockname(), numbered(2), ME + 1)
+    assert (read(client), box.dropped) == ([], 4)
+    # Whichever folders lead to it, it is that user's.
+    box.send(str(folder / "client"), numbered(3), ME)
+    assert read(client) == [3]
+
+
+def test_its_own_replies_are_not_answered(scene: Scene) -> None:
+    """A path that leads to our socket would have us answer ourselves for ever."""
+    scene.ack._outbox.send(str(scene.path), b"\xff" * 10, ME)
+    for _ in range(20):
+        scene.ack.step()
+    assert scene.shared.words[Field.ACK + acknowledger.TAKEN] == 1
+    assert scene.ack._outbox.sent == 1
+
+
+def test_a_topic_over_its_quota(scene: Scene) -> None:
+    """Its messages will not be in the log: they are answered at once, and nothing waits behind them in vain."""
+    words, row = scene.shared.words, row_at(0)
+    words[[Field.QUOTAS, Field.QUOTA_TOPICS, row + OVER, row + NAME_BYTES]] = 1
+    words[row + NAME] = ord("t")
+    scene.client.send(b"v", WHEN_DELIVERED, timestamp=5)
+    scene.client.send(b"v", WHEN_SYNCED, topic=b"u", timestamp=6)
+    scene.ack.step()
+    scene.take_in()
+    scene.sync()
+    scene.ack.step()
+    assert [(status, at) for status, at, _ in scene.told()] == [(Status.DISCARDED, 5), (Status.SYNCED, 6)]
+    assert [r.reason for r in scene.client.told] == [Reason.OVER_QUOTA, 0]
+    assert len(scene.intake.stored()) == 1

@@ -14,6 +14,7 @@ from spool.words import MOST_TOPIC
 from status import report as module
 from status.health import Complaint
 from status.report import (
+    MOST_TOPICS,
     AckView,
     BrokerView,
     ConnectionsView,
@@ -83,6 +84,15 @@ def test_it_is_json_of_the_schema(report: Report) -> None:
     document = report.as_json([Complaint("old", "it has waited for long")])
     check("status", document)
     assert json.loads(json.dumps(document)) == document
+
+
+def test_a_document_has_so_many_topics() -> None:
+    """Senders name them: beyond some there is one row of all the rest, and nothing is lost in sum."""
+    many = [(b"t%d" % number, 3) for number in range(MOST_TOPICS + 7)]
+    topics = replace(REPORT, topics=many).as_json([])["topics"]
+    assert len(topics) == MOST_TOPICS + 1
+    assert topics[-1] == {"topic": "(others)", "backlog": 21}
+    assert sum(one["backlog"] for one in topics) == 3 * len(many)
 
 
 def test_each_field_is_documented() -> None:

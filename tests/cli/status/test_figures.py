@@ -12,8 +12,7 @@ from pathlib import Path
 
 from cli.status.figures import KEPT, STAGES, Look, Order, TopicTotals, cpu_seconds
 from cli.status.snapshot import ROLES
-from status.figures import OTHERS
-from status.report import WorkerView
+from status.report import OTHERS, WorkerView
 from tests.cli.status.test_screens import after, report, shown
 from tests.status.test_health import HEALTHY
 

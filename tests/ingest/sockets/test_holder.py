@@ -16,6 +16,7 @@ from ingest.errors import BadSocket
 from ingest.sockets import holder as module
 from ingest.sockets.holder import Kept, file_at, hand_over, is_live, probe
 from ingest.sockets.holding import held_sockets
+from ingest.sockets.listening import make_way
 from tests.daemon import PATIENCE_S
 from tests.holder import Holder
 from tests.ingest.sockets.test_holding import as_nobody, let_go, send
@@ -103,6 +104,19 @@ def test_a_socket_is_asked_for_without_notice(memory: Path, kind: socket.SocketK
         with pytest.raises(BlockingIOError):
             live.accept() if kind == socket.SOCK_STREAM else live.recv(1)
     assert (probe(str(path)), is_live(str(path))) == (errno.ECONNREFUSED, False)
+
+
+def test_the_question_never_waits(memory: Path) -> None:
+    """Nor at somebody's socket of the type that asks, whose backlog is full."""
+    path = memory / "socket"
+    with listening(path, socket.SOCK_SEQPACKET) as live:
+        live.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(str(path))
+            assert probe(str(path)) == errno.EAGAIN
+            with pytest.raises(BadSocket, match="another process receives at"):
+                make_way(path)
+            assert path.exists()
 
 
 def test_a_path_that_leads_elsewhere_is_not_ours(memory: Path) -> None:

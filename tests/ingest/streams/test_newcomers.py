@@ -17,7 +17,7 @@ import pytest
 from ingest.access import NO_ID
 from ingest.buffers import connection_buffers
 from ingest.sockets.holding import allow_descriptors
-from ingest.sockets.listening import BACKLOG
+from ingest.sockets.listening import BACKLOG, finish
 from ingest.streams import stream_worker, users
 from ingest.streams.newcomers import NAMELESS_QUEUE, QUEUE, Acceptor, RoundRobin, by_user
 from ingest.streams.stream_worker import MOST_CONNECTIONS
@@ -204,6 +204,14 @@ def test_what_waits_is_accepted_in_one_call(streams: Streams) -> None:
         assert not any(os.get_inheritable(fd) for fd in peers["fd"].tolist())
         acceptor.close(peers)
     assert all(client.recv(1) == b"" for client in clients)
+
+
+def test_nothing_waits_at_a_listener_that_was_ended(streams: Streams) -> None:
+    """A worker before this one has accepted all of it: a successor finds nothing, and lives."""
+    for listener in streams.listeners:
+        finish(listener)
+        peers, may_be_more = Acceptor().accept(listener, 2)
+        assert (len(peers), may_be_more) == (0, False)
 
 
 def test_newcomers_by_user(streams: Streams) -> None:

@@ -329,7 +329,7 @@ def test_names_of_clients_take_the_place_of_those_before() -> None:
 
 
 def test_an_answer_that_cannot_be_used_is_a_failure() -> None:
-    """Whatever it is: the thread asks again."""
+    """The thread asks again, whatever came."""
     errors, answered = [IndexError("-1"), ValueError("a number"), None], threading.Event()
 
     def fetch(_topics: list[bytes], _timeout_s: float) -> Cluster:

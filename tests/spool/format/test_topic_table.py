@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from router.cluster.unknown_topics import legal
-from spool.format.topic_table import ILLEGAL, OTHERS, Topics, is_legal, topic_number
+from spool.format.topic_table import ILLEGAL, OTHERS, Topics, counted_name, is_legal, legal, topic_number
 from spool.native.memory import address_of, call
 
 
@@ -55,6 +54,20 @@ def test_what_kafka_can_have(name: bytes) -> None:
 def test_what_kafka_can_have_at_the_edges(name: bytes) -> None:
     """Lengths, dots, and the characters next to letters and digits."""
     assert is_legal(address_of(np.frombuffer(name + b"\0", np.uint8)), len(name)) == legal(name)
+
+
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=260), st.sampled_from([b"t", b"..", b"x" * 250])).filter(
+            lambda n: n != OTHERS
+        )
+    )
+)
+def test_a_counter_gives_names_that_cannot_be_one_number(names: list[bytes]) -> None:
+    """However many and long they are; counts by name agree with those by number."""
+    topics = Topics.of_counter()
+    numbers = [topics.number(name) for name in names]
+    assert [topics.names[number] for number in numbers] == [counted_name(name) for name in names]
 
 
 def test_a_bounded_table() -> None:
