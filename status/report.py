@@ -14,8 +14,9 @@
                                     "altered_blocks", "uncompared_blocks", "verdict"}]}}
 
 Times are UTC. Rates are messages a second over the `seconds` that are known, null where no daemon has been
-counting; a topic that is not UTF-8 is in base64 under `topic_base64`. `topics` are those with a backlog, in
-the order of it; when they are `topics_estimated`, their sum is exact and each of them is not. `oldest` is the
+counting; a topic that is not UTF-8 is in base64 under `topic_base64`. `topics` are the 500 with
+most backlog, "(others)" the rest, and "(illegal)" all that no topic of Kafka can be called; when they are
+`topics_estimated`, their sum is exact and each of them is not. `oldest` is the
 message that has waited longest. `capacity_bytes` is the disk that undelivered messages may take by max_bytes
 and min_free_bytes, null where neither the daemon nor the configuration tells these; `hours_until_full` is
 null while they do not grow. `last_trouble` says why nothing could be sent, the last time in this run of the

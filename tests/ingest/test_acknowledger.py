@@ -590,7 +590,7 @@ def test_its_own_replies_are_not_answered(scene: Scene) -> None:
 
 
 def test_a_topic_over_its_quota(scene: Scene) -> None:
-    """Its messages will not be in the log: they are answered at once, and nothing waits behind them in vain."""
+    """Its messages will not be in the log: they are answered at once, and nothing waits behind them."""
     words, row = scene.shared.words, row_at(0)
     words[[Field.QUOTAS, Field.QUOTA_TOPICS, row + OVER, row + NAME_BYTES]] = 1
     words[row + NAME] = ord("t")
