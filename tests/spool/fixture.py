@@ -66,7 +66,7 @@ class SpoolFixture:
         with mock.patch.object(recovery, "boot_id", return_value=self.boot.to_bytes(16, "big")), self._disk():
             self._spool = recovery.open_spool(self.options)
             self.identity = self._spool.identity
-            self.shared = SharedState(self.runtime / f"page-{self.boot}")
+            self.shared = SharedState(self.runtime / f"page-{self.boot}-{self.identity.spool.hex()}")
             recovery.go_behind_written(self.layout, self.identity, self.shared)
             self.keeper = Keeper(
                 self.layout,
