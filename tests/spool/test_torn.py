@@ -46,7 +46,7 @@ def test_nothing_behind_a_torn_frame_is_counted(
     # Without the shared state, as after a power loss, a right digest is all that can be asked for.
     assert take_totals(spool.layout, list).tail[STORED] == 2
     page = shared_state_path(memory, spool.identity.spool, spool.identity.boot)
-    page.write_bytes((tmp_path / f"page-{spool.boot}").read_bytes())
+    page.write_bytes((tmp_path / f"page-{spool.boot}-{spool.identity.spool.hex()}").read_bytes())
     page.chmod(0o640)
     assert take_totals(spool.layout, list).tail[STORED] == 1
     assert Backlog(spool.layout).look().topics == {b"t": 1}
