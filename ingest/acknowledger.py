@@ -52,6 +52,7 @@ from spool.native.memory import Address, address_of
 from spool.options import WhenFull
 from spool.read.reader import Reader
 from spool.shared.state import Field, SharedState, no_beat
+from spool.storage.disk import locate
 
 log = logging.getLogger("bruce.ack")
 
@@ -599,7 +600,7 @@ class Outbox:
         try:
             if isinstance(client, str):
                 # The kernel tells the path that a socket was bound to: something else may be there by now.
-                fd = os.open(client, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = locate(client)
                 _demand_owner(fd, user)
                 client = f"/proc/self/fd/{fd}"
             # Refused when the client is connected to us: its queue has no limit, and would take from all.

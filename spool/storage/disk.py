@@ -232,6 +232,11 @@ def open_or_make(path: Path, *, links: bool = False, mode: int = FILE_MODE) -> i
     return open_to_write(path, links=links)
 
 
+def locate(path: str) -> int:
+    """A descriptor that says which file is there, and opens nothing; not through a link. Raises OSError."""
+    return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
 def make_file(path: Path, mode: int = FILE_MODE) -> int:
     """A descriptor to read and write a new file. Raises FileExistsError, OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
