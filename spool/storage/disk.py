@@ -232,7 +232,7 @@ def open_or_make(path: Path, *, links: bool = False, mode: int = FILE_MODE) -> i
     return open_to_write(path, links=links)
 
 
-def locate(path: str) -> int:
+def locate(path: str | Path) -> int:
     """A descriptor that says which file is there, and opens nothing; not through a link. Raises OSError."""
     return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
@@ -316,7 +316,7 @@ def set_mode(path: Path, mode: int, group: int = -1) -> None:
     With an O_PATH descriptor: closing an ordinary one would drop the locks that LMDB has on its file.
     Raises NotAFile for a link, OSError.
     """
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = locate(path)
     try:
         if stat.S_ISLNK(os.fstat(fd).st_mode):
             raise NotAFile(errno.ELOOP, _KINDS[stat.S_IFLNK], str(path))

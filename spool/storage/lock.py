@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spool.errors import NotAFile, SpoolBusy
-from spool.storage.disk import LOCK_MODE, open_or_make, open_to_read, read_bytes
+from spool.storage.disk import LOCK_MODE, locate, open_or_make, open_to_read, read_bytes
 
 HOLDER_BYTES = 32
 """At the beginning of a locked file: the pid of its holder, for people."""
@@ -124,7 +124,7 @@ def is_in_use(path: Path) -> bool:
 
 def _is_listed(path: Path, kind: str) -> bool | None:
     """Whether /proc/locks has a lock of this kind on the first byte of a file; None: that cannot be told."""
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = locate(path)
     try:
         found = (kind, _name_of(fd), "0") in _listed()
         sees_all = os.readlink("/proc/self/ns/pid") == _FIRST_PIDS

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 HOMES = {
     "spool/storage/disk.py": "files of the spool",
     "spool/storage/ownership.py": "files in memory",
-    "spool/storage/lock.py": "/proc, and by O_PATH, which opens nothing",
+    "spool/storage/lock.py": "/proc",
     "spool/storage/failpoint.py": "a file that a test names",
     "spool/native/intrinsics.py": "our own source",
     "ingest/watch.py": "/proc",
