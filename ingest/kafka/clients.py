@@ -147,10 +147,9 @@ class Client:
         return not (self.inbox or self.outbox or self.replies or self.storing)
 
     def receive(self) -> bool:
-        """Receive what is there, SMALL_BYTES beyond its memory at most; False at its end, or by an error."""
-        room = max(SMALL_BYTES, self.granted - len(self.inbox))
+        """Receive what is there, RECEIVE_BYTES at most; False at its end, or by an error."""
         try:
-            data = self.sock.recv(min(room, RECEIVE_BYTES))
+            data = self.sock.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
             return True
         except OSError:
