@@ -6,8 +6,8 @@ into (`ingest.buffers`) outlives all of them, and it is appended to the log from
 Follow a datagram: `sockets.listening`, `buffers.staging`, `worker.burst`; a stream: `sockets.listening`,
 `streams.newcomers`, `streams.stream_worker`, `buffers.connection_buffer`, `worker.burst`. Beside them are
 `supervisor` (with `role` and `watch`), which forks and restarts the workers; `access`, who may write
-to which topics; `acknowledger` (with `reply`), the process behind ack_socket; `pause`, `brucectl drain
---stop-intake`.
+to which topics; `acknowledger` (with `reply` and `outbox`), the process behind ack_socket; `pause`,
+`brucectl drain --stop-intake`.
 
 `cli` uses this package; of bruce's packages it imports `spool` alone.
 

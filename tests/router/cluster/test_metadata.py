@@ -24,13 +24,14 @@ from router.cluster.metadata import (
 )
 
 
-def test_attempts_are_counted() -> None:
-    """Attempts without an answer apart from those with one; each is reported once."""
+@pytest.mark.parametrize("error", [Unreachable(-1, "no broker is there"), IndexError("-1"), ValueError("-5")])
+def test_attempts_are_counted(error: Exception) -> None:
+    """Those without an answer, or with one that cannot be used, apart from the others; each once."""
     fails, answered = [True, True, False], threading.Event()
 
     def fetch(_topics: list[bytes], _timeout_s: float) -> Cluster:
         if fails.pop(0):
-            raise Unreachable(-1, "no broker is there")
+            raise error
         return Cluster()
 
     metadata = Metadata(fetch, answered.set)
@@ -324,23 +325,5 @@ def test_names_of_clients_take_the_place_of_those_before() -> None:
             time.sleep(0.01)
         assert not metadata._topics - {b"there"}
         assert len(metadata._tried) <= 2
-    finally:
-        metadata.stop()
-
-
-def test_an_answer_that_cannot_be_used_is_a_failure() -> None:
-    """The thread asks again, whatever came."""
-    errors, answered = [IndexError("-1"), ValueError("a number"), None], threading.Event()
-
-    def fetch(_topics: list[bytes], _timeout_s: float) -> Cluster:
-        if error := errors.pop(0):
-            raise error
-        return Cluster()
-
-    metadata = Metadata(fetch, answered.set)
-    try:
-        metadata.want([b"t"])
-        assert answered.wait(60)
-        assert metadata.take_counts() == (1, 2)
     finally:
         metadata.stop()
