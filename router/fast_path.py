@@ -415,7 +415,9 @@ class FastPath:
         self._router, self._live, self._committed = router, log.live, log.committed
         self._client, self._pool, self._capacity = kafka.client, kafka.pool, kafka.capacity
         self._acks, self._partitioners, self._bell = acks, partitioners, bell
-        self._words, self._digest = np.zeros(_WORDS, np.int64), digest_address()
+        self._array, self._digest = np.zeros(_WORDS, np.int64), digest_address()
+        self._words = self._array.data
+        """The same, word by word: an index of NumPy's costs more."""
         self._buffer = np.empty(READ_BYTES, np.uint8)
         self._frames = np.empty((_FRAMES, FRAME_FIELDS), np.int64)
         self._holes = np.empty((_FRAMES, HOLE), np.int64)
@@ -472,7 +474,7 @@ class FastPath:
             return
         self._loop = bind(
             deliver,
-            self._words,
+            self._array,
             libc(),
             self._digest,
             Segment(tail, self._buffer, self._frames, self._holes, self._entries, topics),
@@ -485,35 +487,31 @@ class FastPath:
     def _say(self, opened: OpenSegment, end: CommittedEnd, first: int, default: int, seconds: float) -> None:
         """Write what the loop is to know."""
         words = self._words
-        words[:] = 0
-        words[[_COMMITTED_AT, _NUMBER, _FD, _END]] = (
-            address_of(end.word),
-            opened.number,
-            opened.fd,
-            opened.end,
-        )
-        words[[_FIRST, _LOW]] = first, self._acks.low_watermark
-        words[[_BELL, _WAKE, _HURRY]] = self._bell, self._client.wake_fd, self._client.hurry_fd
-        words[[_PARTITIONS, _DEFAULT]] = self._pool.partitions.count, default
-        words[[_ROOM_MESSAGES, _ROOM_BYTES]] = self._capacity.room
-        words[[_BUSY_NS, _MOST]] = int(1e9 * COMMIT_S), self._acks.before_burst
+        self._array[:] = 0
+        words[_COMMITTED_AT], words[_NUMBER] = address_of(end.word), opened.number
+        words[_FD], words[_END] = opened.fd, opened.end
+        words[_FIRST], words[_LOW] = first, self._acks.low_watermark
+        words[_BELL], words[_WAKE], words[_HURRY] = self._bell, self._client.wake_fd, self._client.hurry_fd
+        words[_PARTITIONS], words[_DEFAULT] = self._pool.partitions.count, default
+        words[_ROOM_MESSAGES], words[_ROOM_BYTES] = self._capacity.room
+        words[_BUSY_NS], words[_MOST] = int(1e9 * COMMIT_S), self._acks.before_burst
         # Nothing but the marks is due before.
         words[_UNTIL_NS] = time.monotonic_ns() + int(1e9 * max(seconds, COMMIT_S))
-        words[[_SEQUENCE, _ENTERED]] = self._live.sequence, opened.entered
+        words[_SEQUENCE], words[_ENTERED] = self._live.sequence, opened.entered
 
     def _delivered(self) -> Delivered:
         words = self._words
-        entries = self._entries[: words[_LISTED]].tolist()
-        self._live.read_on(int(words[_SEQUENCE]), [(first, at) for first, at in entries])
+        entries = self._entries[: words[_LISTED]].tolist() if words[_LISTED] else []
+        self._live.read_on(words[_SEQUENCE], [(first, at) for first, at in entries])
         if words[_SETTLED]:
-            self._acks.note_resolved(int(words[_RESOLVED]))
+            self._acks.note_resolved(words[_RESOLVED])
         reported = self._reports[: words[_REPORTED]]
         return Delivered(
-            int(words[_SETTLED]),
-            int(words[_SENT]),
+            words[_SETTLED],
+            words[_SENT],
             self._refused[: words[_REFUSED]].copy(),
             bool(words[_HELD]),
-            int(words[_ERROR]),
+            words[_ERROR],
             Outcomes(reported, more=False) if len(reported) else NO_OUTCOMES,
-            int(words[_EVENT]),
+            words[_EVENT],
         )

@@ -13,7 +13,7 @@ import time
 
 from router.outcome_import import OutcomeImport
 from spool.format.frame import SEQUENCE
-from spool.index.index import read_committed
+from spool.index.committed import read_committed
 from spool.layout import Layout
 from spool.marks.lease import Claims, LeaseGrant, LeaseRequest, read_grant, write_grant
 from spool.storage.disk import make_directory

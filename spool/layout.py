@@ -12,7 +12,7 @@
     SPOOL/segments/           NUMBER.spare   allocated; not in use yet, or too lately to have its name
                               SEQUENCE.seg   named by the sequence number of its first message
                               SEQUENCE.sent  the same, every message delivered
-    SPOOL/index/              LMDB, derived from the segments
+    SPOOL/index/              the committed end, and LMDB; derived from the segments
     SPOOL/delivery/           LMDB, the marks; `owner` is the flock of the process that writes them
                               `lease` is that of a job which asks to deliver, `grant` the answer, `lanes` says
                               which transactional tasks of jobs may have outcomes that are not written down,

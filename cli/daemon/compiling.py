@@ -28,7 +28,7 @@ from ingest.streams import newcomers
 from ingest.worker import burst, guard
 from spool.format import topic_table
 from spool.format.wire import encode
-from spool.log import intake_totals
+from spool.log import group_commit, intake_totals
 from spool.native.kernel import INTERPRETED, compile_at_once, interpret_meanwhile, is_kept, load_kept
 from spool.read import backlog
 from spool.shared import ledger
@@ -43,6 +43,7 @@ _MODULES = (
     newcomers,
     ledger,
     intake_totals,
+    group_commit,
     backlog,
 )
 PARTS = len(_MODULES)

@@ -475,24 +475,21 @@ class Daemon:
 
     def _keep(self) -> None:
         self._connections.forget()
+        told = [self._delivery_bell]
+        if self._inputs.of(ACK):
+            told.append(self._ack_bell)
+        if self._inputs.of(KAFKA):
+            told.append(self._kafka_bell)
         keeper = Keeper(
             self._spool.layout,
             self._spool.identity,
             self.config.spool,
             self.shared,
             bell=self._keeper_bell,
-            announce=self._announce,
+            told=told,
         )
         self._join(keeper, "keeper", self._keeper_bell)
         keeper.run()
-
-    def _announce(self) -> None:
-        """Wake the workers that read what is committed."""
-        os.eventfd_write(self._delivery_bell, 1)
-        if self._inputs.of(ACK):
-            os.eventfd_write(self._ack_bell, 1)
-        if self._inputs.of(KAFKA):
-            os.eventfd_write(self._kafka_bell, 1)
 
     def _acknowledge(self) -> None:
         door = self._inputs.of(ACK)[0]

@@ -27,8 +27,8 @@ from router.partition import Choice, explain
 from spool.format.frame import POSITION
 from spool.format.segment_format import SALVAGED
 from spool.format.wire import DEAD_LETTERED, reason_name
+from spool.index.committed import read_committed
 from spool.index.environment import LMDB_REFUSES
-from spool.index.index import read_committed
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.marks import Marks

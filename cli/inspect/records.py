@@ -27,7 +27,7 @@ from spool.errors import BadSpool
 from spool.format.batch import Batch, Topics
 from spool.format.frame import POSITION, SEQUENCE
 from spool.format.packed import UNPACKED
-from spool.index.index import read_committed
+from spool.index.committed import read_committed
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.read.files import FOR_EVER, Span, Unreadable, of_segment, read_file

@@ -22,8 +22,8 @@ from ingest.role import PATIENCE, waits_for_disk
 from ingest.sockets.inputs import DATAGRAM
 from spool.format.frame import SEQUENCE
 from spool.format.wire import reason_name
+from spool.index.committed import read_committed
 from spool.index.identity import read_identity
-from spool.index.index import read_committed
 from spool.layout import Layout
 from spool.log.intake_totals import UNKNOWN, read_senders
 from spool.log.quotas import ALLOWED, BACKLOG, NAME, NAME_BYTES, OVER, SINCE, row_at

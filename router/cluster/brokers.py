@@ -7,6 +7,7 @@ each broker: a restart without marks would begin there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -157,8 +158,6 @@ def view_brokers(pool: Pool, read_position: int, lowest: npt.NDArray[np.int64]) 
 
     `lowest`: as `lowest_by_broker` gives it.
     """
-    offsets = np.minimum(lowest[:-1], read_position).tolist()
-    return [
-        BrokerView(int(row["id"]), int(row["state"]), offset, int(row["messages"]), int(row["acked"]))
-        for row, offset in zip(pool.brokers.rows, offsets, strict=True)
-    ]
+    rows, offsets = pool.brokers.rows, np.minimum(lowest[:-1], read_position)
+    columns = rows["id"], rows["state"], offsets, rows["messages"], rows["acked"]
+    return list(starmap(BrokerView, zip(*(column.tolist() for column in columns), strict=True)))

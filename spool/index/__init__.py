@@ -2,15 +2,15 @@
 
     segment_list   the segment files of a spool, each header read once
     log_end        the last segment, and where the log goes on behind it
-    index          LMDB: how far the log is committed, and entry points for readers
+    committed      how far the log is committed: a file of two slots
+    index          LMDB: entry points for readers
     environment    an LMDB environment that is opened without harm, or created again
     soundness      whether an LMDB file can be opened without harm
     headers        damaged headers: where such a segment begins, and a new header for it
     identity       the uuid of a spool, and its secret
 
-Read `segment_list`, then `index`. Imports from `format` and below; `marks`, `log`, `read` and
+Read `segment_list`, then `committed`. Imports from `format` and below; `marks`, `log`, `read` and
 `fsck` import from here.
 
-    index = IndexReader(layout.index)
-    number, tail = index.committed()
+    number, tail = read_committed(layout.index)
 """

@@ -51,8 +51,8 @@ from spool.format.segment_format import (
     keys_from,
     unsigned,
 )
+from spool.index.committed import read_committed
 from spool.index.identity import list_secrets, read_identity
-from spool.index.index import read_committed
 from spool.index.log_end import EPOCH, LiveSegment, empty_tail, end_of, read_footer
 from spool.layout import SPARE, Layout, parse_name
 from spool.storage.disk import is_regular, keep, open_to_write, opened, read_at, set_aside, write_at

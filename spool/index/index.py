@@ -1,11 +1,11 @@
-"""The index: how far the log is committed, and where to enter it. One of the two users of lmdb.
+"""The index: where to enter the log. One of the two users of lmdb. Beside it: `spool.index.committed`.
 
 Derived from the segments, written by the keeper alone and without syncing: after a power loss such a file
 can read silently wrong. So the process that opens the spool removes it, and the keeper builds it again from
 the few segments that have no footer. It may be deleted, rotten or behind at any time, and a full disk may
 keep it so: the log goes on, and opening the spool gives the same result.
 
-    meta      "boot", "spool" -> 16 bytes each; "committed" -> segment number, tail (spool.format.frame), xxh3
+    meta      "boot", "spool" -> 16 bytes each
     entry     first sequence:u64be -> segment number, offset, digest before it, burst before it    a frame
               every 64 KiB or more, of the segments that have no footer yet
 """
@@ -17,17 +17,16 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import lmdb
-import numpy as np
 
-from spool.format.frame import TAIL_FIELDS, Tail
+from spool.format.frame import Tail
+from spool.index.committed import CommittedEnd, CommittedFile, read_committed
 from spool.index.soundness import are_files, is_harmless, set_modes
-from spool.native.digest import digest
 from spool.storage.disk import LOCK_MODE, make_directory
 from spool.storage.failpoint import reach
 from spool.storage.lock import is_in_use
@@ -64,6 +63,7 @@ class Index:
             with self._writing() as txn:
                 for key, value in own.items():
                     txn.put(key, value, db=self._meta)
+        self.committed = CommittedFile(directory, spool)
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
@@ -79,11 +79,17 @@ class Index:
 
     def commit(self, number: int, tail: Tail, entries: list[Entry]) -> None:
         """The log is synced up to `tail` in segment `number`; `entries` are those found on the way."""
-        with self._writing() as txn:
-            for sequence, *entry in entries:
-                txn.put(_KEY.pack(sequence), _ENTRY.pack(*entry), db=self._entries)
-            txn.put(b"committed", _pack(number, tail), db=self._meta)
-            reach("index.written")
+        # In this order: a reader that looks for entries first finds none behind the end that it finds then.
+        self.committed.write(number, tail)
+        reach("index.written")
+        self.enter(entries)
+
+    def enter(self, entries: list[Entry]) -> None:
+        """Add entries of what is committed."""
+        if entries:
+            with self._writing() as txn:
+                for sequence, *entry in entries:
+                    txn.put(_KEY.pack(sequence), _ENTRY.pack(*entry), db=self._entries)
 
     def forget(self, below: int) -> None:
         """Drop the entries below a sequence number: its segments have footers now."""
@@ -92,13 +98,9 @@ class Index:
                 cursor.delete()
             reach("index.forgotten")
 
-    def committed(self) -> tuple[int, Tail] | None:
-        """(segment number, tail) of what is committed; None in a new index."""
-        with self._env.begin() as txn:
-            return _unpack(txn.get(b"committed", db=self._meta))
-
     def close(self) -> None:
-        """Close the environment."""
+        """Close the files."""
+        self.committed.close()
         self._env.close()
 
 
@@ -111,19 +113,7 @@ class IndexReader:
         if not (are_files(directory) if in_use else is_harmless(directory)):
             raise lmdb.CorruptedError(f"{directory} lacks pages, or has others in their place")
         self._env = lmdb.open(os.fsencode(directory), readonly=True, lock=False, max_dbs=2, create=False)
-        self._meta = self._env.open_db(b"meta", create=False)
         self._entries = self._env.open_db(b"entry", create=False)
-
-    def committed(self) -> tuple[int, Tail] | None:
-        """(segment number, tail) of what is committed."""
-        with self._env.begin() as txn:
-            return _unpack(txn.get(b"committed", db=self._meta))
-
-    def spool(self) -> bytes | None:
-        """The uuid of the spool; None in an index of an earlier release."""
-        with self._env.begin() as txn:
-            found: bytes | None = txn.get(b"spool", db=self._meta)
-            return found
 
     def entry(self, sequence: int) -> Entry | None:
         """The last entry at or before a sequence number."""
@@ -149,29 +139,14 @@ class IndexReader:
         self._env.close()
 
 
-def read_index(directory: Path) -> tuple[tuple[int, Tail] | None, list[Entry]] | None:
-    """(committed end, entries) of an index; None when it cannot be read."""
-    return _look(directory, lambda reader: (reader.committed(), reader.entries()))
-
-
-def read_committed(directory: Path, spool: bytes | None = None) -> tuple[int, Tail] | None:
-    """(segment number, tail) that an index calls committed; None without a readable index.
-
-    `spool`: only if the index says that it is of the spool with this uuid.
-    """
-    return _look(
-        directory,
-        lambda reader: reader.committed() if spool is None or reader.spool() == spool else None,
-    )
-
-
-def _look(directory: Path, read: Callable[[IndexReader], Found]) -> Found | None:
-    """The result of `read` on an index; None when it cannot be read."""
+def read_index(directory: Path) -> tuple[CommittedEnd | None, list[Entry]] | None:
+    """(committed end, entries in order) of an index; None when it cannot be read."""
     try:
         with _LOOKING, closing(IndexReader(directory)) as reader:
-            return read(reader)
+            entries = reader.entries()
     except lmdb.Error:
         return None
+    return read_committed(directory), entries
 
 
 def _open(directory: Path) -> tuple[Any, Any, Any]:
@@ -193,16 +168,3 @@ def _environment(directory: Path) -> tuple[Any, Any, Any]:
     )
     set_modes(directory)
     return env, env.open_db(b"meta"), env.open_db(b"entry")
-
-
-def _pack(number: int, tail: Tail) -> bytes:
-    data = number.to_bytes(8, "little") + tail.tobytes()
-    return data + digest(data).to_bytes(8, "little")
-
-
-def _unpack(data: bytes | None) -> tuple[int, Tail] | None:
-    if data is None or len(data) != 8 * (TAIL_FIELDS + 2):
-        return None
-    if digest(data[:-8]) != int.from_bytes(data[-8:], "little"):
-        return None
-    return int.from_bytes(data[:8], "little"), np.frombuffer(data[8:-8], np.int64).copy()

@@ -28,6 +28,7 @@ from spool.format.scan import NOWHERE, Scan, read_header
 from spool.format.segment import bound_spares
 from spool.format.segment_format import UNLISTED, VERSION, Footer, Record, decode_footer, keys_of
 from spool.format.topic_table import OTHERS
+from spool.index.committed import CommittedEnd, read_committed
 from spool.layout import Layout
 from spool.storage.lock import is_in_use
 
@@ -213,17 +214,10 @@ def next_epoch(sequence: int) -> int:
     return (sequence // EPOCH + 1) * EPOCH
 
 
-CommittedEnd = tuple[int, Tail]
-"""(segment number, tail) that is committed."""
-
-
 def committed_end(layout: Layout) -> CommittedEnd | None:
     """The committed end; None without a live keeper."""
     if not is_in_use(layout.index / "lock.mdb"):
         return None
-    # Imported here: Spark executors have no LMDB, and never come here.
-    from spool.index.index import read_committed  # noqa: PLC0415
-
     return read_committed(layout.index)
 
 
@@ -231,6 +225,7 @@ def committed_entries(layout: Layout) -> list[Entry]:
     """Frames at which to enter segments without a footer, in order; none without a live keeper."""
     if not is_in_use(layout.index / "lock.mdb"):
         return []
+    # Imported here: Spark executors have no LMDB, and never come here.
     from spool.index.index import read_index  # noqa: PLC0415
 
     found = read_index(layout.index)
@@ -245,8 +240,6 @@ def committed_up_to(path: Path, header: Record) -> int:
     layout = Layout(path.resolve().parent.parent)
     if not is_in_use(layout.index / "lock.mdb"):
         return NOWHERE
-    from spool.index.index import read_committed  # noqa: PLC0415
-
     known = read_committed(layout.index, bytes(header["spool"]))
     return NOWHERE if known is None else behind(known, int(header["number"]))
 

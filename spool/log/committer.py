@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from spool.format.frame import BURST, DIGEST, FRAME_AT, FRAME_FIRST, POSITION, S
 from spool.format.scan import Chunk, Scan, read_header
 from spool.format.segment import UNBOUND, bound_spares, seal
 from spool.format.segment_format import MARK_BYTES, Record
+from spool.index.committed import CommittedFile, read_committed
 from spool.index.identity import mark_in_use
 from spool.index.index import Entry, Index
 from spool.index.log_end import empty_tail, read_footer, tail_of_footer
@@ -45,6 +47,18 @@ _SUSPECT, _SYNC_ERROR = int(Field.SUSPECT), int(Field.SYNC_ERROR)
 """Looked up for each commit: a member of an enumeration is a slower index."""
 RENEW_S = 1.0
 """Between two attempts to rewrite a suspect segment."""
+
+
+class Opened(NamedTuple):
+    """The segment in use, of which all that follows can be committed alike."""
+
+    fd: int
+    number: int
+    tail: Tail
+    """It moves along with what is committed."""
+    entered: int
+    """The offset of the last entry of the index."""
+    committed: CommittedFile
 
 
 class Committer:
@@ -147,7 +161,7 @@ class Committer:
         whole = self._commit(None)
         while whole and self._following():
             whole = self._commit(self._size()) and self._enter_next() and self._commit(None)
-        if whole or self._index.committed() is None:
+        if whole or read_committed(self.layout.index) is None:
             self._index.commit(self.number, self.tail, [])
         if whole:
             self._publish(self._place())
@@ -160,6 +174,28 @@ class Committer:
                 return
         if self.number == number:
             self._commit(position)
+
+    def opened(self) -> Opened | None:
+        """The segment in use, if it has its name and no trouble: `spool.log.group_commit` goes on in it."""
+        words = self._shared.words
+        if self._scan is None or self._is_spare or words[_SYNC_ERROR] or self._is_suspect():
+            return None
+        if words[_SYNCED] != self._place():
+            return None
+        return Opened(self._scan.fd, self.number, self.tail, self._entry, self._index.committed)
+
+    def take_over(self, chunk: Chunk, entries: list[Entry], error: int) -> None:
+        """Note what was committed meanwhile of the segment in use.
+
+        `error`: the errno of a sync that failed behind it; -1: none did.
+        """
+        if error >= 0:
+            self._suspect(OSError(error, os.strerror(error)))
+        if len(chunk.frames):
+            self.seen(self._first, chunk)
+            self._index.enter(entries)
+        if entries:
+            self._entry = entries[-1][2]
 
     def _size(self) -> int:
         return os.fstat(self._scan.fd).st_size if self._scan else 0

@@ -70,7 +70,8 @@ from spool.format.wire import (
     load_be16,
     topic_at,
 )
-from spool.index.log_end import CommittedEnd, behind, committed_end, read_footer
+from spool.index.committed import CommittedEnd
+from spool.index.log_end import behind, committed_end, read_footer
 from spool.layout import SENT, SPARE, Layout
 from spool.native.kernel import interprets, kernel
 from spool.native.memory import Address, address_of, load_i64, load_u16, load_u32, store_u32

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from spool.index.index import Index
 from spool.index.segment_list import RETRY_S
 from spool.layout import SPARE, Layout
 from spool.log.committer import Committer
+from spool.log.group_commit import GroupCommit
 from spool.log.intake_totals import SenderTable
 from spool.log.quotas import LOOK_S, Quotas
 from spool.log.refusal_log import RefusalLog
@@ -150,7 +150,7 @@ class Provision:
         return now - self._asked_at < EVICTION_S
 
 
-REST_S, IDLE_S = 1.0, 0.2
+REST_S, IDLE_S = 2.0, 0.2
 """Longest sleep without a bell: with nothing to look after, and with something."""
 COPY_S = 1.0
 """Between two copies of the ledger, and of the totals by uid."""
@@ -160,12 +160,9 @@ UNREAD_S = 1.0
 """Between two attempts to read back what the disk gives an error for: each may take it seconds."""
 EXPIRE_S = 1.0
 """Between two looks for delivered segments that may go."""
-SLICE_S = 0.02
-"""While little is written: between two looks whether sync_bytes are reached."""
-UPKEEP_S = 0.1
+UPKEEP_S = 0.25
 """Between two looks for whatever else there is to do, while commits follow one another in one segment."""
-_WRITTEN, _SYNCED, _KEEPER_WAITS = int(Field.WRITTEN), int(Field.SYNCED), int(Field.KEEPER_WAITS)
-_SYNC_WANTED, _SYNCED_SEQUENCE = int(Field.SYNC_WANTED), int(Field.SYNCED_SEQUENCE)
+_WRITTEN, _SYNCED = int(Field.WRITTEN), int(Field.SYNCED)
 """Looked up for each commit: a member of an enumeration is a slower index."""
 
 
@@ -194,15 +191,21 @@ class Keeper:
         shared: SharedState,
         *,
         bell: int,
-        announce: Callable[[], None],
+        told: Sequence[int] = (),
         pauses: Pauses = PAUSES,
     ) -> None:
-        """`bell`: the eventfd that the appender rings. `announce`: called when the watermark moves."""
+        """`bell`: the eventfd that the appender rings. `told`: those that ring when the watermark moves."""
         self.stopping = False
         self.beat: Callable[[], None] = no_beat
         self._layout, self._options, self._shared = layout, options, shared
-        self._bell, self._announce, self._unread_s = bell, announce, pauses.unread
-        self._interval = 0.0 if options.sync == ALWAYS else options.sync_interval_ms / 1000
+        self._told, self._unread_s = told, pauses.unread
+        self._group = GroupCommit(
+            shared,
+            bell,
+            told,
+            interval_s=0.0 if options.sync == ALWAYS else options.sync_interval_ms / 1000,
+            most_bytes=options.sync_bytes,
+        )
         self._index = Index(layout.index, identity.spool, identity.boot)
         with suppress(SpoolFull):
             # While there is room for it.
@@ -223,7 +226,7 @@ class Keeper:
         self._refusals = RefusalLog()
         shared.words[Field.MAX_BYTES] = options.max_bytes
         shared.words[Field.MIN_FREE_BYTES] = -1 if options.min_free_bytes is None else options.min_free_bytes
-        self._synced_at, self._expired_at = time.monotonic(), -math.inf
+        self._expired_at = -math.inf
         self._retired = (0, 0)
         self._kept_number, self._kept_at = -1, -math.inf
         """Segment and time of the last upkeep."""
@@ -236,12 +239,12 @@ class Keeper:
 
     def run(self) -> None:
         """Work until `stopping` is set; then commit the rest, and seal."""
+        left = due = True
         while not self.stopping:
-            due = self._is_upkeep_due()
             if due:
                 self.beat()
-            self.step(upkeep=due)
-            self._wait()
+            self.step(left=left, upkeep=due)
+            left, due = self._wait(), self._is_upkeep_due()
         # The supervisor has stopped the appender before.
         self._committer.ended = True
         self.commit()
@@ -260,10 +263,14 @@ class Keeper:
             self._ledger = None
         self._index.close()
 
-    def step(self, *, upkeep: bool = True) -> None:
-        """Do everything that is due now. An OSError shows in the shared state until a commit succeeds."""
+    def step(self, *, left: bool = True, upkeep: bool = True) -> None:
+        """Do everything that is due now. An OSError shows in the shared state until a commit succeeds.
+
+        `left`: whether something may have been written that is to be committed now.
+        """
         try:
-            self.commit()
+            if left:
+                self.commit()
             if upkeep or self._committer.number != self._kept_number:
                 self._keep_up()
         except OSError as error:
@@ -291,10 +298,11 @@ class Keeper:
         """Commit what the appender announced."""
         words = self._shared.words
         written, before = int(words[_WRITTEN]), int(words[_SYNCED])
-        self._synced_at, self._stands = time.monotonic(), False
+        self._stands = False
+        self._group.begin()
         if written == before:
             return
-        if self._synced_at < self._again_at and not self.stopping:
+        if time.monotonic() < self._again_at and not self.stopping:
             self._stands = True
             return
         try:
@@ -305,6 +313,11 @@ class Keeper:
         reach("sync.published")
         self._stands = before == int(words[_SYNCED])
         self._announce()
+
+    def _announce(self) -> None:
+        """Wake the workers that read what is committed."""
+        for bell in self._told:
+            os.eventfd_write(bell, 1)
 
     def _note_unread(self, error: ReadFailed) -> None:
         """The segment in use cannot be read back: nothing behind that position is synced, or delivered."""
@@ -346,36 +359,20 @@ class Keeper:
                 )
             self._copy_fails = True
 
-    def _wait(self) -> None:
-        """Sleep until something is written, and its interval is over, or sync_bytes, or a sync is wanted."""
-        words = self._shared.words
-        if words[_WRITTEN] == words[_SYNCED]:
-            words[_KEEPER_WAITS] = 1
-            if words[_WRITTEN] == words[_SYNCED]:
-                self._sleep(IDLE_S if self._has_work() else REST_S)
-            words[_KEEPER_WAITS] = 0
-        if self._stands:
+    def _wait(self) -> bool:
+        """Wait, and commit meanwhile what is ordinary; whether something is left to `commit`."""
+        stands, self._stands = self._stands, False
+        if stands:
             time.sleep(STANDS_S)
-        interval, most = self._interval, self._options.sync_bytes
-        while (left := self._synced_at + interval - time.monotonic()) > 0:
-            unsynced = self._unsynced()
-            if unsynced >= most or words[_SYNC_WANTED] > words[_SYNCED_SEQUENCE]:
-                return
-            self._sleep(min(left, interval / 8 if unsynced > most // 8 else max(interval / 8, SLICE_S)))
+        if self._has_work():
+            return self._group.wait(self._committer, IDLE_S, 0.0)
+        return self._group.wait(self._committer, REST_S, UPKEEP_S - (time.monotonic() - self._kept_at))
 
     def _has_work(self) -> bool:
         """Whether there is something to do that no bell rings for."""
-        return bool(self._shared.words[Field.FULL] or self._committer.is_behind or self._quotas.looks)
-
-    def _sleep(self, seconds: float) -> None:
-        if select.select([self._bell], [], [], seconds)[0]:
-            os.eventfd_read(self._bell)
-
-    def _unsynced(self) -> int:
-        """Bytes written and not synced; sync_bytes if they are in more than one segment."""
-        number, end = split_place(int(self._shared.words[_WRITTEN]))
-        synced_number, synced = split_place(int(self._shared.words[_SYNCED]))
-        return end - synced if number == synced_number else self._options.sync_bytes
+        words = self._shared.words
+        evicts = words[Field.EVICT] > words[Field.LOW_WATERMARK]
+        return bool(words[Field.FULL] or evicts or self._committer.is_behind or self._quotas.looks)
 
     def _restock(self) -> None:
         """Make spares, and publish how much room there is."""

@@ -43,9 +43,9 @@ from spool.format.packed import is_packed
 from spool.format.scan import Scan, read_header
 from spool.format.segment import UNBOUND, Identity, bound_spares, following, header_behind
 from spool.format.segment_format import HEADER_BYTES, Record, decode_header
+from spool.index.committed import read_committed
 from spool.index.headers import damaged_headers, mend_headers
 from spool.index.identity import agreed_identity, own_identity
-from spool.index.index import read_committed
 from spool.index.log_end import LiveSegment, empty_tail, end_of, live_segment, next_epoch, read_footer
 from spool.layout import SENT, SPARE, Layout, parse_name
 from spool.log.committer import seal_surely

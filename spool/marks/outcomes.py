@@ -19,8 +19,8 @@ import numpy.typing as npt
 from spool.errors import BadSpool
 from spool.format.frame import SEQUENCE
 from spool.format.wire import DEAD_LETTERED
+from spool.index.committed import read_committed
 from spool.index.environment import LMDB_REFUSES, Opened, look_at, open_tables
-from spool.index.index import read_committed
 from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.layout import Layout
 from spool.marks.discarded import reasons_of, split

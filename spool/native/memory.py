@@ -19,9 +19,11 @@ acquire), or changed by `exchange`. On x86 both are plain moves, and bind only t
     staging: armed; first, opened               worker; guard            guard; worker
     connection buffer: KIND, SIDE, OFFERED      stream worker            ingest worker
     connection buffer: TAKEN; all: burst, runs  ingest worker            stream worker
-    state: WRITTEN, WRITTEN_SEQUENCE, PAUSED    ingest worker            keeper and others, from Python
+    state: WRITTEN, WRITTEN_SEQUENCE, PAUSED    ingest worker            keeper; others, from Python
+    state: SYNCED, SYNCED_SEQUENCE              keeper                   delivery worker
     state: KEEPER_WAITS, SUSPECT, QUOTAS,       keeper                   ingest worker
            QUOTA_TOPICS and its rows
+    state: SYNC_WANTED                          Kafka worker             keeper
     state: PAUSE                                `drain --stop-intake`    ingest worker
 
 KEEPER_WAITS is read behind a `fence`: WRITTEN must be visible before that read. Python's own stores into

@@ -31,8 +31,8 @@ from spool.format.scan import read_header
 from spool.format.segment import bound_spares
 from spool.format.segment_format import Record
 from spool.format.topic_table import counted_name
+from spool.index.committed import read_committed
 from spool.index.environment import UNREADABLE
-from spool.index.index import read_committed
 from spool.index.log_end import (
     LiveSegment,
     committed_end,

@@ -32,8 +32,8 @@ from spool.format.packed import header_of, is_packed
 from spool.format.segment import UNBOUND
 from spool.format.segment_format import HEADER_BYTES
 from spool.format.wire import DEAD_LETTERED
+from spool.index.committed import read_committed
 from spool.index.environment import UNREADABLE
-from spool.index.index import read_committed
 from spool.index.log_end import committed_end, empty_tail, end_of, live_segment, named_topics, read_footer
 from spool.index.segment_list import SegmentList
 from spool.layout import SENT, SPARE, Layout

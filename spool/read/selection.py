@@ -21,8 +21,8 @@ from spool.format.batch import Batch, Topics
 from spool.format.frame import POSITION
 from spool.format.packed import header_of
 from spool.format.segment_format import Footer, Record
+from spool.index.committed import read_committed
 from spool.index.environment import LMDB_REFUSES
-from spool.index.index import read_committed
 from spool.index.log_end import read_footer
 from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.layout import Layout

@@ -31,7 +31,7 @@ POINTS = {
     "sync.written": "frames were read back and found good; nothing is synced",
     "sync.synced": "the segment is synced; it may have no name yet",
     "sync.named": "it has its name, which is not durable",
-    "index.written": "the index holds the commit in a transaction that is open",
+    "index.written": "readers know of the commit; its entries are not in the index",
     "index.committed": "the index holds the commit; the watermark does not",
     "index.forgotten": "entries of sealed segments are dropped in a transaction that is open",
     "sync.published": "the watermark has moved; the deliverer was not told",

@@ -158,9 +158,7 @@ class Processes:
 
     def _keep(self) -> None:
         self.store.forget()
-        keeper = Keeper(
-            self.layout, self.spool.identity, self.options, self.shared, bell=self.bell, announce=lambda: None
-        )
+        keeper = Keeper(self.layout, self.spool.identity, self.options, self.shared, bell=self.bell)
         signal.signal(signal.SIGTERM, lambda *_: setattr(keeper, "stopping", True))
         keeper.run()
 

@@ -1,4 +1,4 @@
-"""No compiled loop of the intake reads a word of another process or thread by a plain load."""
+"""No compiled loop of intake and keeper reads a word of another process or thread by a plain load."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 import ingest
+from spool.log import group_commit
 
 SHARED = {
     *("STATE", "BEAT", "DONE", "CLOSED", "LEAVE", "BLOCKED", "FAULTS"),
     *("KIND", "SIDE", "OFFERED", "TAKEN", "_USED", "_BURST"),
     *("ARMED", "FIRST", "OPENED"),
     *("_PAUSE", "_PAUSED", "_SUSPECT", "_QUOTAS", "_QUOTA_TOPICS", "_KEEPER_WAITS"),
+    *("_WRITTEN", "_WRITTEN_SEQUENCE", "_SYNCED", "_SYNCED_SEQUENCE", "_SYNC_WANTED"),
 }
 """Names of those words, as offsets or fields that have their address (spool.native.memory)."""
 BARE = {"handoff", "row"}
 """Addresses of such words themselves: the state of the handoff, a row of quotas."""
 LOOPS = {"kernel", "subkernel"}
 PLAIN = {"load_i64", "load_i32", "load_u32", "store_i64"}
-PACKAGE = Path(ingest.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = [*sorted(Path(ingest.__file__).parent.rglob("*.py")), Path(group_commit.__file__)]
+ROOT = Path(ingest.__file__).parents[1]
 
 
 def offences(source: str) -> list[str]:
@@ -47,7 +49,7 @@ def offences(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_shared_words_are_acquired(path: Path) -> None:
     """Each is read by load_acquire, and stored by publish_i64 or exchange."""
     assert offences(path.read_text(encoding="utf-8")) == []

@@ -74,7 +74,6 @@ class SpoolFixture:
                 self.options,
                 self.shared,
                 bell=self.bell,
-                announce=lambda: None,
                 pauses=self.pauses,
             )
             self.writer = Writer(self.layout, self.identity, self.shared)

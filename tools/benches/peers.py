@@ -70,7 +70,7 @@ def bruce_without_page(bench: Bench, bootstrap: str) -> Iterator[Running]:
 
 
 def _bruce(bench: Bench, bootstrap: str, port: int) -> Iterator[Running]:
-    with bench.bruce(bootstrap, settings={"spool": {}, "status": {"port": port}}) as one:
+    with bench.bruce(bootstrap, settings={"spool": {}, "dispatch": {}, "status": {"port": port}}) as one:
         one.start()
         datagram = encode(TOPIC.encode(), _VALUE)
         yield Running(one.pid, one.socket, datagram, lambda: _roles(one), _TIMESTAMP_AT)

@@ -57,7 +57,7 @@ def fill(directory: Path, messages: int, topics: Sequence[str], sender: int, see
     bell = os.eventfd(0, os.EFD_NONBLOCK)
     try:
         shared = SharedState(runtime / "page")
-        keeper = Keeper(spool.layout, spool.identity, options, shared, bell=bell, announce=lambda: None)
+        keeper = Keeper(spool.layout, spool.identity, options, shared, bell=bell)
         keeper.step()
         writer = Writer(spool.layout, spool.identity, shared)
         rows = _write(writer, keeper, Frames(topics, sender, seed), messages)

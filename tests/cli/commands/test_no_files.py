@@ -147,9 +147,7 @@ def test_starting(made: Path, tmp_path: Path, name: str, kind: str) -> None:
             own = open_spool(options)
             try:
                 Ledger(own.layout.ledger)
-                keeper = Keeper(
-                    own.layout, own.identity, options, SharedState(tmp_path / "page"), bell=bell, announce=int
-                )
+                keeper = Keeper(own.layout, own.identity, options, SharedState(tmp_path / "page"), bell=bell)
                 keeper.stopping = True
                 keeper.run()
             finally:

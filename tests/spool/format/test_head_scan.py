@@ -17,7 +17,7 @@ from spool.format.head_scan import Astray, entrance_of, runs
 from spool.format.scan import NOWHERE, Scan, read_header
 from spool.format.segment_format import HEAD_BYTES
 from spool.format.wire import encode
-from spool.index.index import read_committed
+from spool.index.committed import read_committed
 from spool.index.log_end import committed_end, committed_up_to, end_of, live_segment
 from spool.index.segment_list import SegmentList
 from spool.layout import SPARE

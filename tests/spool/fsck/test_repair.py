@@ -15,7 +15,7 @@ from spool.format.scan import read_header
 from spool.fsck.check import Check
 from spool.fsck.finding import Kind, Severity
 from spool.fsck.repair import Action, Mode, apply, copy_file, plan, plan_file, reindex
-from spool.index.index import read_committed
+from spool.index.committed import read_committed
 from spool.layout import Layout
 from spool.storage import failpoint
 from spool.storage.failpoint import POINTS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spool.errors import MarksFailed
-from spool.index.index import IndexReader, read_committed
+from spool.index.index import IndexReader, read_index
 from spool.index.segment_list import SegmentList
 from spool.index.soundness import is_harmless
 from spool.marks.discarded import Changes
@@ -37,9 +37,9 @@ def test_an_index_cut_short_is_no_sigbus(spool: SpoolFixture) -> None:
     cut(spool.layout.index / "data.mdb")
     with pytest.raises(lmdb.CorruptedError):
         IndexReader(spool.layout.index)
-    assert read_committed(spool.layout.index) is None
+    assert read_index(spool.layout.index) is None
     spool.open()
-    assert spool.index().committed() is not None
+    spool.index().close()
 
 
 def test_marks_cut_short_are_no_sigbus(spool: SpoolFixture) -> None:

@@ -14,7 +14,8 @@ import lmdb
 import pytest
 
 from spool.format.frame import POSITION, SEQUENCE
-from spool.index.index import Index, IndexReader, read_committed
+from spool.index.committed import read_committed
+from spool.index.index import Entry, Index, IndexReader, read_index
 from spool.index.log_end import empty_tail
 from tests.spool import plain
 from tests.spool.fixture import SpoolFixture
@@ -79,7 +80,7 @@ def test_opening_gives_the_same_spool(spool: SpoolFixture, damage: Damage, *, cl
     spool.open()
     assert (spool.synced, spool.records()) == (synced, list(enumerate(sent)))
     assert spool.shared.words[16] == place
-    committed = spool.index().committed()
+    committed = read_committed(spool.layout.index)
     assert committed is not None
     assert committed[1][SEQUENCE] == synced
     sent += spool.fill(5)
@@ -128,11 +129,11 @@ def test_an_index_of_another_boot_or_spool_is_begun_anew(tmp_path: Path) -> None
     index.commit(3, tail, [])
     index.close()
     same = Index(tmp_path / "index", b"s" * 16, b"a" * 16)
-    assert same.committed() is not None
+    assert read_committed(tmp_path / "index") is not None
     same.close()
     for spool, boot in ((b"s", b"b"), (b"t", b"b")):
         other = Index(tmp_path / "index", spool * 16, boot * 16)
-        assert other.committed() is None
+        assert read_committed(tmp_path / "index") is None
         other.commit(3, tail, [])
         other.close()
 
@@ -156,12 +157,12 @@ def test_threads_of_a_process_look_one_after_the_other(spool: SpoolFixture) -> N
     spool.fill(10)
     spool.step()
     spool.crash()
-    directory, read = spool.layout.index, IndexReader.committed
+    directory, read = spool.layout.index, IndexReader.entries
 
-    def slowly(reader: IndexReader) -> object:
+    def slowly(reader: IndexReader) -> list[Entry]:
         time.sleep(0.01)
         return read(reader)
 
-    with mock.patch.object(IndexReader, "committed", slowly), ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(read_committed, 20 * [directory]))
+    with mock.patch.object(IndexReader, "entries", slowly), ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(read_index, 20 * [directory]))
     assert None not in found

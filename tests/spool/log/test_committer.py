@@ -15,6 +15,7 @@ import pytest
 from spool.format.batch import Topics
 from spool.format.segment import seal
 from spool.format.wire import encode
+from spool.index.committed import read_committed
 from spool.index.segment_list import SegmentList
 from spool.layout import SEGMENT, SENT, SPARE
 from spool.log import committer
@@ -152,7 +153,7 @@ def test_every_process_dies_while_a_segment_is_suspect(spool: SpoolFixture, disk
     for _ in range(2):
         spool.reopen()
         assert spool.synced == 3
-    committed = spool.index().committed()
+    committed = read_committed(spool.layout.index)
     assert committed is not None
     assert committed[1][1] <= 3
     spool.fill(1)

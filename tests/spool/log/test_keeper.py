@@ -230,15 +230,6 @@ def test_rot_in_the_last_frame_is_said_once_and_waits(
     assert spool.synced == 10
 
 
-def test_one_message_then_silence_is_synced(spool: SpoolFixture) -> None:
-    """The bell wakes the keeper for a single message: nothing waits for a second one."""
-    spool.fill(1, messages=1)
-    os.eventfd_write(spool.bell, 1)
-    spool.keeper._wait()
-    spool.step()
-    assert spool.synced == 1
-
-
 def test_a_spare_is_bound_while_the_keeper_looks(spool: SpoolFixture) -> None:
     """A header that is half written at this moment is not in use yet, and no error."""
     spool.fill(1)
@@ -249,36 +240,6 @@ def test_a_spare_is_bound_while_the_keeper_looks(spool: SpoolFixture) -> None:
         file.write(bytes(8))
     spool.keeper._committer.commit(spool.writer.number + 1, 384)
     assert spool.keeper._committer.number == spool.writer.number
-
-
-def test_a_sync_that_is_wanted(memory: Path) -> None:
-    """The keeper waits for no interval when a worker wants what is written to be synced at once."""
-    spool = SpoolFixture(memory, sync_interval_ms=10_000)
-    spool.step()
-    spool.fill(1)
-    spool.shared.words[Field.SYNC_WANTED] = 1
-
-    def sleep(_seconds: float) -> None:
-        pytest.fail("it sleeps")
-
-    with mock.patch.object(spool.keeper, "_sleep", sleep):
-        spool.keeper._wait()
-    spool.crash()
-
-
-@pytest.mark.parametrize(("sync", "waits"), [("interval", True), ("always", False)])
-def test_always_waits_for_no_interval(memory: Path, sync: str, *, waits: bool) -> None:
-    """With sync = "always" the keeper sleeps only while nothing is written; otherwise for the interval."""
-    spool = SpoolFixture(memory, sync=sync, sync_interval_ms=10_000)
-    spool.fill(1)
-    spool.step()
-    spool.fill(1)
-    with mock.patch.object(spool.keeper, "_sleep", side_effect=lambda _: spool.fill(200)) as sleep:
-        spool.keeper._wait()
-    assert sleep.called is waits
-    spool.step()
-    assert spool.synced == int(spool.writer.tail[1])
-    spool.crash()
 
 
 def fill_to_the_end(spool: SpoolFixture) -> list[bytes]:
