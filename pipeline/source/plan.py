@@ -34,9 +34,10 @@ from spool.format.packed import header_of, is_packed
 from spool.format.segment import bound_spares
 from spool.format.segment_format import UNLISTED, Footer, Record
 from spool.format.sums_book import MOST_MESSAGES
+from spool.index.committed import read_committed
 from spool.index.headers import find_footer
 from spool.index.identity import read_host, read_identity
-from spool.index.index import read_index
+from spool.index.index import read_entries
 from spool.index.log_end import (
     LiveSegment,
     empty_tail,
@@ -270,10 +271,9 @@ class _Index:
     """The index entries of segments without a footer."""
 
     def __init__(self, layout: Layout) -> None:
-        committed, entries = read_index(layout.index) or (None, [])
-        self.committed = committed
+        self._entries = read_entries(layout.index) or []
+        self.committed = read_committed(layout.index)
         """Segment number and tail; None without an index."""
-        self._entries = entries
 
     def covers(self, number: int) -> bool:
         """Whether anything of this segment is committed; True without an index."""

@@ -15,8 +15,9 @@ from spool.format.packed import open_plain
 from spool.format.segment_format import HEAD, HEAD_BYTES
 from spool.fsck.examination import Examination
 from spool.fsck.finding import Finding, Kind, Severity, damage
+from spool.index.committed import NAME, read_committed
 from spool.index.environment import UNREADABLE
-from spool.index.index import Entry, read_index
+from spool.index.index import Entry, read_entries
 from spool.index.segment_list import SegmentList
 from spool.layout import SENT, Layout
 from spool.marks.marks import Marks
@@ -68,12 +69,20 @@ class MetadataCheck:
 
     def _read_index(self) -> Iterator[Finding]:
         path = self._layout.index / "data.mdb"
+        self._committed = read_committed(self._layout.index)
         if not path.exists():
             return
+        if self._committed is None:
+            yield damage(
+                path.with_name(NAME),
+                0,
+                Kind.INDEX,
+                "the committed end cannot be read; the next start writes it",
+            )
         for _ in range(_TRIES):
-            found = read_index(self._layout.index)
-            if found is not None:
-                self._committed, self._entries = found
+            entries = read_entries(self._layout.index)
+            if entries is not None:
+                self._entries = entries
                 return
         yield damage(path, 0, Kind.INDEX, "the index cannot be read; the next start rebuilds it")
 
@@ -162,7 +171,7 @@ class MetadataCheck:
                 yield damage(one.path, one.end, Kind.MISSING, sentence, missing)
         elif one is not None and one.whole and not _passes(one, position, int(tail[DIGEST])):
             yield self._mismatch(
-                f"the committed place, byte {position} of {one.path.name}, is none in the log"
+                f"the committed place, byte {position} of {one.path.name}, is none in the log", NAME
             )
 
     def _check_entries(self, by_number: dict[int, Examination]) -> Iterator[Finding]:
@@ -197,8 +206,8 @@ class MetadataCheck:
             sentence = f"segments before it are gone: up to {some} from {first} on {were} not delivered"
             yield damage(by_number[min(by_number)].path, 48, Kind.MISSING, sentence)
 
-    def _mismatch(self, sentence: str) -> Finding:
-        path = self._layout.index / "data.mdb"
+    def _mismatch(self, sentence: str, name: str = "data.mdb") -> Finding:
+        path = self._layout.index / name
         return damage(path, 0, Kind.INDEX, f"{sentence}; the next start rebuilds the index")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from spool.errors import NotAFile
 from spool.format.frame import TAIL_FIELDS, Tail
 from spool.native.digest import digest
 from spool.native.kernel import subkernel
@@ -37,6 +38,7 @@ _DIGEST = _TAIL + TAIL_FIELDS
 SLOT_WORDS = _DIGEST + 1
 SLOT_BYTES = 8 * SLOT_WORDS
 NAME = "committed"
+_TRIES = 3
 
 
 class CommittedFile:
@@ -48,16 +50,15 @@ class CommittedFile:
         """The slot that was written last."""
         self.words[:_TURN] = np.frombuffer(spool, np.int64)
         self.fd, self._fails = -1, False
-        slots = _slots(directory, spool)
+        with suppress(OSError):
+            if slots := _slots(directory, spool):
+                self.fd, self.words[_TURN] = open_to_write(directory / NAME), slots[-1][_TURN]
         try:
-            if slots:
-                self.fd = open_to_write(directory / NAME)
-                self.words[_TURN] = slots[-1][_TURN]
-            else:
+            if self.fd < 0:
                 self.fd = make_anew(directory / NAME)
                 write_at(self.fd, bytes(2 * SLOT_BYTES), 0)
         except OSError as error:
-            self._note(error)
+            self.note_failure(error)
 
     def write(self, number: int, tail: Tail) -> None:
         """The log is committed up to `tail` in segment `number`."""
@@ -73,9 +74,10 @@ class CommittedFile:
         except OSError as error:
             # The same slot again: the other one is whole.
             words[_TURN] -= 1
-            self._note(error)
+            self.note_failure(error)
 
-    def _note(self, error: OSError) -> None:
+    def note_failure(self, error: OSError) -> None:
+        """Say, once, that it cannot be written."""
         if not self._fails:
             log.warning("readers do not learn how far the log is committed: %s", error)
         self._fails = True
@@ -90,32 +92,41 @@ class CommittedFile:
 @subkernel
 def write_committed(
     functions: Libc, fd: int, words: npt.NDArray[np.int64], number: int, tail: Tail, digest_at: int
-) -> None:
-    """As CommittedFile.write, of its `words`. `digest_at`: the address of the digest function."""
+) -> bool:
+    """As CommittedFile.write, of its `words`; False when that failed.
+
+    `digest_at`: the address of the digest function.
+    """
     at = Address(words.ctypes.data)
     words[_NUMBER] = number
     words[_TAIL:_DIGEST] = tail
     words[_TURN] += 1
     words[_DIGEST] = call(digest_at, at, 8 * _DIGEST, 0)
-    if call(functions.pwrite, fd, at, SLOT_BYTES, SLOT_BYTES * (words[_TURN] & 1)) != SLOT_BYTES:
-        words[_TURN] -= 1
+    if call(functions.pwrite, fd, at, SLOT_BYTES, SLOT_BYTES * (words[_TURN] & 1)) == SLOT_BYTES:
+        return True
+    words[_TURN] -= 1
+    return False
 
 
 def read_committed(directory: Path, spool: bytes | None = None) -> CommittedEnd | None:
     """(segment number, tail) that an index's folder calls committed; None when nothing there says so.
 
-    `spool`: only of the spool with this uuid.
+    `spool`: only of the spool with this uuid. Raises ReadFailed.
     """
     slots = _slots(directory, spool)
     return (int(slots[-1][_NUMBER]), slots[-1][_TAIL:_DIGEST].copy()) if slots else None
 
 
 def _slots(directory: Path, spool: bytes | None) -> list[npt.NDArray[np.int64]]:
-    """Those that are whole, the newest last."""
-    data = b""
-    with suppress(OSError):
-        data = read_bytes(directory / NAME, 2 * SLOT_BYTES)
-    found = (_unpack(data[at : at + SLOT_BYTES], spool) for at in (0, SLOT_BYTES))
+    """Those that are whole, the newest last. Raises ReadFailed."""
+    found: list[npt.NDArray[np.int64] | None] = []
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError, NotAFile):
+        # A reader that is held up in the middle of its read can see both slots half written.
+        for _ in range(_TRIES):
+            data = read_bytes(directory / NAME, 2 * SLOT_BYTES)
+            found = [_unpack(data[at : at + SLOT_BYTES], spool) for at in (0, SLOT_BYTES)]
+            if any(slot is not None for slot in found):
+                break
     return sorted((slot for slot in found if slot is not None), key=lambda slot: int(slot[_TURN]))
 
 

@@ -20,12 +20,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import lmdb
 
 from spool.format.frame import Tail
-from spool.index.committed import CommittedEnd, CommittedFile, read_committed
+from spool.index.committed import CommittedFile
 from spool.index.soundness import are_files, is_harmless, set_modes
 from spool.storage.disk import LOCK_MODE, make_directory
 from spool.storage.failpoint import reach
@@ -42,8 +42,6 @@ _ENTRY = struct.Struct("<QQQQ")
 _KEY = struct.Struct(">Q")
 _LOOKING = threading.RLock()
 """Held by a thread that reads the index: LMDB refuses to open an environment twice in a process."""
-
-Found = TypeVar("Found")
 
 
 class Index:
@@ -139,14 +137,16 @@ class IndexReader:
         self._env.close()
 
 
-def read_index(directory: Path) -> tuple[CommittedEnd | None, list[Entry]] | None:
-    """(committed end, entries in order) of an index; None when it cannot be read."""
+def read_entries(directory: Path) -> list[Entry] | None:
+    """The entries of an index, in order; None when it cannot be read.
+
+    Those that are found before `read_committed` is asked are not behind its end.
+    """
     try:
         with _LOOKING, closing(IndexReader(directory)) as reader:
-            entries = reader.entries()
+            return reader.entries()
     except lmdb.Error:
         return None
-    return read_committed(directory), entries
 
 
 def _open(directory: Path) -> tuple[Any, Any, Any]:

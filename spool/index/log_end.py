@@ -226,10 +226,9 @@ def committed_entries(layout: Layout) -> list[Entry]:
     if not is_in_use(layout.index / "lock.mdb"):
         return []
     # Imported here: Spark executors have no LMDB, and never come here.
-    from spool.index.index import read_index  # noqa: PLC0415
+    from spool.index.index import read_entries  # noqa: PLC0415
 
-    found = read_index(layout.index)
-    return found[1] if found else []
+    return read_entries(layout.index) or []
 
 
 def committed_up_to(path: Path, header: Record) -> int:

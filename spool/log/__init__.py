@@ -2,6 +2,7 @@
 
     writer      the end of the log, as its one appender has it; never waits for the disk
     committer   syncs, names, indexes and then announces what was written; handles a failed sync
+    group_commit    the same in a compiled loop, while the keeper waits, for what is ordinary
     keeper      the process that waits for the disk: spares ahead of need, sealing, retention
     retention   which delivered segments go, how much room is left, and the packing of sealed segments
     recovery    opening a spool after its last owner: what another boot left is sealed behind its last good

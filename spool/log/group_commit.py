@@ -11,8 +11,10 @@ the committer goes on there. A sync that failed is reported: a second one of the
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from errno import EINTR
 from typing import NamedTuple
 
 import numpy as np
@@ -65,8 +67,9 @@ SLICE_NS = 20_000_000
     _LISTED,  # rows of `entries`
     _ERRNO,  # of a sync that failed; -1: none did
     _COMMITTED_FD,  # of spool.index.committed
+    _UNWRITTEN,  # errno of a write there that failed; -1: none did
     _SCRATCH,
-) = range(16)
+) = range(17)
 _WORDS = _SCRATCH + SCRATCH_WORDS
 _WRITTEN, _SYNCED = 8 * int(Field.WRITTEN), 8 * int(Field.SYNCED)
 _SYNC_WANTED, _SYNCED_SEQUENCE = 8 * int(Field.SYNC_WANTED), 8 * int(Field.SYNCED_SEQUENCE)
@@ -162,42 +165,70 @@ def _unsynced(page: Address, most: int) -> int:
 def _commit(words: npt.NDArray[np.int64], functions: Libc, digest: int, segment: Segment) -> bool:
     """Commit all that is written; False when it is not, and the tail is where it was."""
     page, scratch = Address(words[_PAGE]), Address(words.ctypes.data + 8 * _SCRATCH)
-    written, start = load_acquire(Address(page + _WRITTEN)), segment.tail[POSITION]
-    end, rows = (written & 0xFFFFFFFF) << 3, words[_ROWS]
-    if words[_FD] < 0 or written >> 32 != words[_NUMBER] or end <= start:
-        return False
-    if end - words[_BEGAN] > len(segment.buffer) or words[_LISTED] == len(segment.entries):
+    written, before = load_acquire(Address(page + _WRITTEN)), segment.tail.copy()
+    if words[_FD] < 0 or written >> 32 != words[_NUMBER]:
         return False
     words[_SYNCED_AT_NS] = now(functions, scratch, MONOTONIC)
-    base = Address(segment.buffer.ctypes.data - words[_BEGAN])
-    if call(functions.pread, words[_FD], Address(base + start), end - start, start) != end - start:
-        return False
-    before = segment.tail.copy()
-    _, found, _ = walk_over(
-        base, end, end, segment.tail, segment.frames[rows:], segment.holes, 0, False, digest, NO_LINKS
-    )
-    if segment.tail[POSITION] != end:
+    found = _read_back(words, functions, digest, segment, (written & 0xFFFFFFFF) << 3)
+    if found == 0 or not _sync(words, functions):
         segment.tail[:] = before
         return False
-    if call(functions.fdatasync, words[_FD]) & 0xFFFFFFFF != 0:
-        # Noted before anything else: whoever comes behind a kill here must not sync this file again.
-        publish_i64(Address(page + _SUSPECT), words[_NUMBER])
-        words[_ERRNO] = failure(functions)
-        segment.tail[:] = before
-        return False
+    _enter(words, segment, before)
     words[_ROWS] += found
-    if start >= words[_ENTERED] + MARK_BYTES:
-        entry = segment.entries[words[_LISTED]]
-        entry[0], entry[1] = segment.frames[rows, FRAME_FIRST], segment.frames[rows, FRAME_AT]
-        entry[2], entry[3] = before[DIGEST], before[BURST]
-        words[_LISTED] += 1
-        words[_ENTERED] = start
-    write_committed(functions, words[_COMMITTED_FD], segment.committed, words[_NUMBER], segment.tail, digest)
+    if not write_committed(
+        functions, words[_COMMITTED_FD], segment.committed, words[_NUMBER], segment.tail, digest
+    ):
+        words[_UNWRITTEN] = failure(functions)
     publish_i64(Address(page + _SYNCED_SEQUENCE), segment.tail[SEQUENCE])
     publish_i64(Address(page + _SYNCED), written)
     for bell in segment.told:
         ring(functions, scratch, bell)
     return True
+
+
+@subkernel
+def _read_back(words: npt.NDArray[np.int64], functions: Libc, digest: int, segment: Segment, end: int) -> int:
+    """Move the tail to offset `end` over good frames, and count them; 0 if that cannot be done here."""
+    start, began = segment.tail[POSITION], words[_BEGAN]
+    if end <= start or end - began > len(segment.buffer) or words[_LISTED] == len(segment.entries):
+        return 0
+    base, frames = Address(segment.buffer.ctypes.data - began), segment.frames[words[_ROWS] :]
+    if call(functions.pread, words[_FD], Address(base + start), end - start, start) != end - start:
+        return 0
+    _, found, _ = walk_over(base, end, end, segment.tail, frames, segment.holes, 0, False, digest, NO_LINKS)
+    return found if segment.tail[POSITION] == end else 0
+
+
+@subkernel
+def _sync(words: npt.NDArray[np.int64], functions: Libc) -> bool:
+    """Sync the segment. One whose sync fails is suspect; not one whose sync a signal has ended."""
+    if call(functions.fdatasync, words[_FD]) & 0xFFFFFFFF == 0:
+        return True
+    error = failure(functions)
+    if error != EINTR:
+        # Before anything else: a keeper that comes behind a kill here must not sync this file again.
+        publish_i64(Address(words[_PAGE] + _SUSPECT), words[_NUMBER])
+        words[_ERRNO] = error
+    return False
+
+
+@subkernel
+def _enter(words: npt.NDArray[np.int64], segment: Segment, before: Tail) -> None:
+    """Note the next row of the frames for the index, if it is far enough from the last entry.
+
+    `before`: the tail before that frame.
+    """
+    if before[POSITION] < words[_ENTERED] + MARK_BYTES:
+        return
+    entry, frame = segment.entries[words[_LISTED]], segment.frames[words[_ROWS]]
+    entry[0], entry[1], entry[2], entry[3] = (
+        frame[FRAME_FIRST],
+        frame[FRAME_AT],
+        before[DIGEST],
+        before[BURST],
+    )
+    words[_LISTED] += 1
+    words[_ENTERED] = before[POSITION]
 
 
 class GroupCommit:
@@ -238,7 +269,7 @@ class GroupCommit:
         opened = None if ARMED else committer.opened()
         words, time_ns = self._words, time.monotonic_ns()
         words[_UNTIL_NS], words[_BUSY_NS] = time_ns + int(1e9 * rest_s), time_ns + int(1e9 * busy_s)
-        words[_FD], words[_ROWS], words[_LISTED], words[_ERRNO] = -1, 0, 0, -1
+        words[_FD], words[_ROWS], words[_LISTED], words[_ERRNO], words[_UNWRITTEN] = -1, 0, 0, -1, -1
         if opened is not None:
             words[_FD], words[_NUMBER], words[_ENTERED] = opened.fd, opened.number, opened.entered
             words[_BEGAN], words[_COMMITTED_FD] = opened.tail[POSITION], opened.committed.fd
@@ -246,6 +277,8 @@ class GroupCommit:
         left = self._loop()
         if words[_ROWS] or words[_ERRNO] >= 0:
             self._tell(committer)
+        if opened is not None and words[_UNWRITTEN] >= 0 and opened.committed.fd >= 0:
+            opened.committed.note_failure(OSError(words[_UNWRITTEN], os.strerror(words[_UNWRITTEN])))
         return left
 
     def _bind(self, tail: Tail, committed: npt.NDArray[np.int64]) -> None:

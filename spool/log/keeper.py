@@ -153,7 +153,7 @@ class Provision:
 REST_S, IDLE_S = 2.0, 0.2
 """Longest sleep without a bell: with nothing to look after, and with something."""
 COPY_S = 1.0
-"""Between two copies of the ledger, and of the totals by uid."""
+"""Between two copies of the ledger, and of the totals by uid; while nothing is written, REST_S."""
 STANDS_S = 0.02
 """Between two attempts to commit while the synced watermark is stuck at damage or a suspect segment."""
 UNREAD_S = 1.0
@@ -328,7 +328,7 @@ class Keeper:
         self._unread = True
 
     def _see(self, first: int, chunk: Chunk) -> None:
-        """Count frames that are about to be committed."""
+        """Count frames that are committed, or about to be."""
         self._quotas.add(first, chunk)
         self._senders.add(chunk)
 

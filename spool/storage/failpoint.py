@@ -5,8 +5,8 @@
 A process that reaches the place named in the first line strikes the line off and dies by SIGKILL. Then the
 next line counts, for the next process that reaches its place. Without the variable `reach` is one comparison.
 
-The compiled loops of the intake have no points: they cannot call Python. Their test replaces the functions
-that they call by address instead.
+Compiled loops have no points: they cannot call Python. Their tests replace the functions that they call by
+address instead; with the variable the keeper's loop commits nothing.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ FILES = [
     f"segments/{0:020d}.sent",
     f"segments/{1 << 40:020d}.seg",
     f"segments/{9:020d}.spare",
+    "index/committed",
     "index/data.mdb",
     "index/lock.mdb",
     "delivery/data.mdb",

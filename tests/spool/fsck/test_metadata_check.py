@@ -88,27 +88,27 @@ def test_marks_of_other_segments(layout: Layout) -> None:
 
 def test_an_entry_that_leads_nowhere(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of the index must lead to the frame that it names."""
-    found = metadata_check.read_index(layout.index)
-    assert found is not None
-    committed, entries = found
-    first, number, offset, before, burst = entries[-1]
-    monkeypatch.setattr(
-        metadata_check,
-        "read_index",
-        lambda _: (committed, [*entries[:-1], (first + 1, number, offset, before, burst)]),
-    )
+    entries = metadata_check.read_entries(layout.index)
+    assert entries
+    first, *others = entries[-1]
+    monkeypatch.setattr(metadata_check, "read_entries", lambda _: [*entries[:-1], (first + 1, *others)])
     assert damages(check(layout)) == [(Kind.INDEX, "data.mdb")]
 
 
 def test_a_committed_place_between_frames(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """The committed end must be the end of a frame."""
-    found = metadata_check.read_index(layout.index)
+    found = metadata_check.read_committed(layout.index)
     assert found is not None
-    assert found[0] is not None
-    (number, tail), entries = found[0], found[1]
+    number, tail = found
     tail[0] -= 8
-    monkeypatch.setattr(metadata_check, "read_index", lambda _: ((number, tail), entries))
-    assert damages(check(layout)) == [(Kind.INDEX, "data.mdb")]
+    monkeypatch.setattr(metadata_check, "read_committed", lambda _: (number, tail))
+    assert damages(check(layout)) == [(Kind.INDEX, "committed")]
+
+
+def test_a_committed_end_that_is_gone(layout: Layout) -> None:
+    """It is a finding: nothing tells then whether the log's end is there."""
+    (layout.index / "committed").write_bytes(b"")
+    assert damages(check(layout)) == [(Kind.INDEX, "committed")]
 
 
 def test_a_ledger_that_counts(spool: SpoolFixture) -> None:

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spool.errors import ReadFailed
 from spool.format.frame import POSITION, TAIL_FIELDS, Tail
 from spool.format.scan import digest_address
 from spool.index.committed import NAME, SLOT_BYTES, CommittedFile, read_committed, write_committed
 from spool.native.kernel import kernel
 from spool.native.libc import Libc, libc
+from tests.spool.unreadable import unreadable
 
 OWN, OTHER = b"o" * 16, b"x" * 16
 
@@ -119,6 +121,28 @@ def test_what_is_no_file_says_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / NAME)
     assert position(tmp_path) is None
     assert position(tmp_path / "nothing") is None
+
+
+def test_a_sector_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
+    """A start that took EIO for nothing would forget what was committed."""
+    file = CommittedFile(tmp_path, OWN)
+    write(file, 1, 8)
+    file.close()
+    with unreadable(tmp_path / NAME), pytest.raises(ReadFailed):
+        read_committed(tmp_path)
+
+
+def test_a_file_that_cannot_be_written_is_replaced(tmp_path: Path) -> None:
+    """It would keep the old end for ever."""
+    file = CommittedFile(tmp_path, OWN)
+    write(file, 1, 8)
+    file.close()
+    refused = OSError(errno.EACCES, os.strerror(errno.EACCES))
+    with mock.patch("spool.index.committed.open_to_write", side_effect=refused):
+        file = CommittedFile(tmp_path, OWN)
+    write(file, 1, 16)
+    assert position(tmp_path) == (1, 16)
+    file.close()
 
 
 def test_a_full_disk_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spool.errors import MarksFailed
-from spool.index.index import IndexReader, read_index
+from spool.index.index import IndexReader, read_entries
 from spool.index.segment_list import SegmentList
 from spool.index.soundness import is_harmless
 from spool.marks.discarded import Changes
@@ -37,7 +37,7 @@ def test_an_index_cut_short_is_no_sigbus(spool: SpoolFixture) -> None:
     cut(spool.layout.index / "data.mdb")
     with pytest.raises(lmdb.CorruptedError):
         IndexReader(spool.layout.index)
-    assert read_index(spool.layout.index) is None
+    assert read_entries(spool.layout.index) is None
     spool.open()
     spool.index().close()
 

@@ -15,7 +15,7 @@ import pytest
 
 from spool.format.frame import POSITION, SEQUENCE
 from spool.index.committed import read_committed
-from spool.index.index import Entry, Index, IndexReader, read_index
+from spool.index.index import Entry, Index, IndexReader, read_entries
 from spool.index.log_end import empty_tail
 from tests.spool import plain
 from tests.spool.fixture import SpoolFixture
@@ -164,5 +164,5 @@ def test_threads_of_a_process_look_one_after_the_other(spool: SpoolFixture) -> N
         return read(reader)
 
     with mock.patch.object(IndexReader, "entries", slowly), ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(read_index, 20 * [directory]))
+        found = list(pool.map(read_entries, 20 * [directory]))
     assert None not in found

@@ -48,7 +48,10 @@ def wait(spool: SpoolFixture, rest_s: float = LONG_S, busy_s: float = 0.0) -> bo
 
 def replacing(**functions: Callable[..., int]) -> mock._patch:
     """The loop calls these in place of functions of the C library; each has one argument at most."""
-    kinds = {"fdatasync": ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)}
+    kinds = {
+        "fdatasync": ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int),
+        "pwrite": ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, *[ctypes.c_size_t] * 3),
+    }
     other = ctypes.CFUNCTYPE(ctypes.c_void_p)
     made = {name: kinds.get(name, other)(function) for name, function in functions.items()}
     found = libc()._replace(**{name: function_address(one) for name, one in made.items()})
@@ -130,11 +133,60 @@ def test_the_interval(memory: Path, options: Any, word: int, fills: int, *, comm
     spool.fill(fills)
     spool.shared.words[Field.SYNC_WANTED] = word
     began = time.monotonic()
-    assert not wait(spool, SHORT_S, LONG_S)
+    assert not wait(spool, LONG_S if commits else SHORT_S, 0.0)
     assert (spool.synced > 3) == commits
-    if not commits:
-        assert time.monotonic() - began >= SHORT_S
+    took = time.monotonic() - began
+    assert took < LONG_S / 2 if commits else took >= SHORT_S
     spool.crash()
+
+
+def test_a_sync_that_is_wanted_ends_the_interval(memory: Path) -> None:
+    """A worker sets the word and rings, while the keeper waits for the interval."""
+    spool = SpoolFixture(memory, sync_interval_ms=10_000)
+    spool.fill(1)
+    spool.step()
+    spool.fill(1)
+
+    def ask() -> None:
+        spool.shared.words[Field.SYNC_WANTED] = 6
+        os.eventfd_write(spool.bell, 1)
+
+    timer = threading.Timer(0.2, ask)
+    timer.start()
+    began = time.monotonic()
+    assert not wait(spool, LONG_S)
+    timer.join()
+    assert spool.synced == 6
+    assert time.monotonic() - began < 8.0
+    spool.crash()
+
+
+def test_readers_know_before_the_watermark_moves(ordinary: SpoolFixture) -> None:
+    """A reader that hears of a watermark finds the committed end there, or behind it."""
+    seen: list[int] = []
+
+    def note(fd: int, at: int, length: int, offset: int) -> int:
+        seen.append(ordinary.synced)
+        return os.pwrite(fd, ctypes.string_at(at, length), offset)
+
+    ordinary.fill(1)
+    with replacing(pwrite=note):
+        assert not wait(ordinary)
+    assert seen == [3]
+    assert ordinary.synced == 6
+
+
+def test_a_committed_end_without_room_is_said_once(
+    ordinary: SpoolFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Readers are behind then; the log goes on."""
+    reason = ctypes.c_int(errno.ENOSPC)
+    with replacing(pwrite=lambda *_: -1, errno_location=lambda: ctypes.addressof(reason)):
+        for _ in range(2):
+            ordinary.fill(1)
+            assert not wait(ordinary)
+    assert ordinary.synced == 9
+    assert caplog.text.count("how far the log is committed") == 1
 
 
 def test_a_turn_goes_on_while_messages_come(ordinary: SpoolFixture) -> None:
@@ -313,6 +365,18 @@ def test_a_failed_sync_is_noted_before_anything_else(ordinary: SpoolFixture) -> 
         wait(ordinary)
     assert int(ordinary.shared.words[Field.SUSPECT]) == ordinary.writer.number
     assert ordinary.synced == 3
+
+
+def test_a_sync_that_a_signal_ends_is_left(ordinary: SpoolFixture) -> None:
+    """It proves nothing about the disk: the committer syncs again."""
+    reason = ctypes.c_int(errno.EINTR)
+    ordinary.fill(1)
+    with replacing(fdatasync=lambda _: -1, errno_location=lambda: ctypes.addressof(reason)):
+        assert wait(ordinary)
+    assert not ordinary.shared.words[Field.SUSPECT]
+    assert ordinary.synced == 3
+    ordinary.step()
+    assert ordinary.synced == 6
 
 
 def test_a_suspect_segment_is_left(ordinary: SpoolFixture) -> None:

@@ -67,9 +67,10 @@ def test_a_reader_of_the_group_takes_no_lock(layout: Layout) -> None:
     found = locks_of(layout)
     assert {path.name for path in found} == LOCK_FILES
     assert [as_reader(lambda path=path: take(path)) for path in found] == [1] * 6
-    assert as_reader((layout.index / "data.mdb").read_bytes) == 1  # its own group
-    os.chown(layout.index / "data.mdb", -1, GROUP)
-    assert as_reader((layout.index / "data.mdb").read_bytes) == 0
+    for path in (layout.index / "data.mdb", layout.index / "committed"):
+        assert as_reader(path.read_bytes) == 1  # its own group
+        os.chown(path, -1, GROUP)
+        assert as_reader(path.read_bytes) == 0
     index.close()
     marks.close()
 
