@@ -472,7 +472,8 @@ def test_it_works_with_the_rest(lake: Lake) -> None:
     lake.archive()
     lake.deliver(lake.stored)
     directory, stop = lake.directory / "witness", Event()
-    timer = Timer(1.0, stop.set)
+    # Time enough for a slow machine.
+    timer = Timer(20.0, stop.set)
     timer.start()
     watch(directory, [lake.path], {"lake": LakePlace(str(lake.lake))}, stop, late_s=0.0)
     timer.join()
