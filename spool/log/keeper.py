@@ -68,7 +68,7 @@ class Provision:
         self.rate = 0.0
         """Bytes a second."""
         self._counted: int | None = None
-        self._seen = (0, 0)
+        self._seen = (0, 0, 0)
         self._counted_at = self._again_at = self._asked_at = 0.0
         shared.words[Field.WHEN_FULL] = self._when_full
         shared.words[Field.EVICT] = 0
@@ -81,7 +81,7 @@ class Provision:
         rate.
         """
         ahead = self._ahead(log_bytes)
-        if time.monotonic() < self._again_at and self._situation() == self._seen:
+        if time.monotonic() < self._again_at and self._situation(written) == self._seen:
             return
         while self.next_spare <= written + ahead:
             started = time.monotonic()
@@ -90,16 +90,19 @@ class Provision:
             except SpoolFull as error:
                 self._lack(error, self.next_spare - 1 - written)
                 self._again_at = started + _PATIENCE * (time.monotonic() - started)
-                self._seen = self._situation()
+                self._seen = self._situation(written)
                 return
             reach("roll.made")
             self.next_spare += 1
             self._offer(written)
 
-    def _situation(self) -> tuple[int, int]:
-        """The low watermark and the filesystem's free bytes: one must change before there can be room."""
+    def _situation(self, written: int) -> tuple[int, int, int]:
+        """The low watermark, the free bytes, the segment in use: without a change the search is vain.
+
+        Each segment that is taken into use leaves a spare less, and with too few of them the spool is full.
+        """
         free, _ = free_bytes(self._stock.layout.segments)
-        return int(self._shared.words[Field.LOW_WATERMARK]), free
+        return int(self._shared.words[Field.LOW_WATERMARK]), free, written
 
     def _ahead(self, log_bytes: int) -> int:
         """How many segments to have beyond the one in use."""

@@ -252,6 +252,30 @@ def fill_to_the_end(spool: SpoolFixture) -> list[bytes]:
     return sent
 
 
+def test_a_slow_search_for_room_does_not_hide_that_there_is_none(spool: SpoolFixture) -> None:
+    """When the last spare is taken the spool is full, also while the keeper waits before the next search."""
+    words, tries = spool.shared.words, list[int]()
+
+    def search(number: int) -> None:
+        tries.append(number)
+        time.sleep(0.2)
+        raise SpoolFull("no room")
+
+    spool.fill(1)
+    spool.step()
+    with (
+        mock.patch.object(spool.keeper._stock, "make_spare", search),
+        mock.patch("spool.log.keeper.free_bytes", return_value=(0, 1 << 30)),
+    ):
+        while int(words[Field.SPARE]) > spool.writer.number:
+            number = spool.writer.number
+            while spool.writer.number == number:
+                spool.writer.append([encode(b"t", bytes(1000))])
+            spool.step()
+    assert tries
+    assert words[Field.FULL] == Full.DISK
+
+
 def test_the_oldest_are_to_be_given_up_before_the_newest_are_refused(memory: Path) -> None:
     """Without room the shared state gives a limit; segments below it go, and intake was never refused."""
     spool = SpoolFixture(memory, max_bytes=8 * SEGMENT_BYTES, when_full="discard_oldest")
