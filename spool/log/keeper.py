@@ -332,6 +332,8 @@ class Keeper:
 
     def _see(self, first: int, chunk: Chunk) -> None:
         """Count frames that are committed, or about to be."""
+        # A backlog takes seconds while the loops are interpreted, and the keeper does not hang meanwhile.
+        self.beat()
         self._quotas.add(first, chunk)
         self._senders.add(chunk)
 

@@ -13,6 +13,8 @@ from unittest import mock
 import pytest
 
 from spool.errors import SpoolFull
+from spool.format.frame import SEQUENCE
+from spool.format.scan import CHUNK_BYTES
 from spool.format.segment import create_spare
 from spool.format.wire import encode
 from spool.layout import SENT, SPARE
@@ -101,6 +103,21 @@ def test_a_restart_never_takes_back_what_was_announced(spool: SpoolFixture) -> N
         spool.open()
     assert len(seen) > 1
     assert set(seen) == {announced}
+
+
+def test_a_long_commit_is_no_hang(memory: Path) -> None:
+    """While a backlog of several chunks is committed, the keeper's heartbeat goes on with each."""
+    spool = SpoolFixture(memory, segment_bytes=4 << 20, max_bytes=64 << 20)
+    spool.append([encode(b"t", b"v")])
+    spool.step()
+    for _ in range(3 * CHUNK_BYTES // 50_000):
+        spool.append([encode(b"t", bytes(50_000))])
+    beats: list[int] = []
+    spool.keeper.beat = lambda: beats.append(int(spool.keeper._committer.tail[SEQUENCE]))
+    spool.keeper.commit()
+    assert len(beats) >= 3
+    assert beats == sorted(set(beats))
+    spool.crash()
 
 
 def test_spares_run_without_gaps_after_a_restart(spool: SpoolFixture) -> None:
