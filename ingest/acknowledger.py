@@ -395,7 +395,10 @@ class Acknowledger:
 
     def _look(self) -> None:
         """Answer for what is resolved by now."""
-        if not self._synced or not self._open_fates():
+        if not self._synced:
+            return
+        self._shared.want_marks()
+        if not self._open_fates():
             return
         assert self._outcomes
         firsts = np.fromiter(self._synced, np.int64, len(self._synced))

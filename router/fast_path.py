@@ -32,7 +32,7 @@ from router.context import CommittedEnd, Delivered, SpoolLog
 from router.outcomes.acks import Acks, SegmentBits, clear_bits, resolve_reports
 from router.partition import CRC_TABLE, Partitioners, place
 from router.router import Router
-from router.timing import COMMIT_S
+from router.timing import FEW_COMMIT_S
 from spool.format.batch import NARROW, PARSED, SENDERS, SEQUENCE, START, WIDE, Narrow, Wide, fill
 from spool.format.damage import HOLE, Holes, walk_over
 from spool.format.frame import FRAME_AT, FRAME_COUNT, FRAME_FIRST, POSITION, Frames, Tail
@@ -78,7 +78,10 @@ _ENTRIES = 64
     _ROOM_BYTES,
     _DEFAULT,  # partitioner
     _BUSY_NS,  # how long to go on once something has moved
-    _MOST,  # messages resolved, after which they are to be written down
+    _MOST,  # messages resolved, after which they are to be written down at once
+    _FEW,  # with as many they are to be written down at _SOON_NS; with less, at _LATE_NS
+    _SOON_NS,  # monotonic
+    _LATE_NS,
     _UNTIL_NS,  # monotonic
     _SEQUENCE,  # of the next message
     _ENTERED,  # offset of the last entry
@@ -93,7 +96,7 @@ _ENTRIES = 64
     _EVENT,  # address of an event that is no report
     _LISTED,  # rows of `entries`
     _SCRATCH,
-) = range(29)
+) = range(32)
 _WORDS = _SCRATCH + SCRATCH_WORDS
 _GO_ON, _NOTHING, _LEFT = range(3)
 """Something was read; there is nothing to read; it is left to the general way."""
@@ -179,6 +182,9 @@ def deliver(
         moved = words[_SETTLED] + words[_READ]
         if moved > max(done, 0):
             words[_UNTIL_NS] = min(words[_UNTIL_NS], now_ns + words[_BUSY_NS])
+        if words[_RESOLVED] > 0:
+            marked_ns = words[_SOON_NS] if words[_RESOLVED] >= words[_FEW] else words[_LATE_NS]
+            words[_UNTIL_NS] = min(words[_UNTIL_NS], marked_ns)
         if going == _GO_ON and now_ns < words[_UNTIL_NS]:
             continue
         if unsent > 0 and words[_HURRY] >= 0:
@@ -427,12 +433,13 @@ class FastPath:
         """The objects that `_loop` works on."""
         self._loop: Callable[[], bool] = lambda: False
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, ordinary_s: float) -> None:
         """Sleep until a step has something to do; deliver meanwhile.
 
-        `seconds` at most, or COMMIT_S once something has moved.
+        `seconds` at most, or `ordinary_s` while the day is ordinary. There it ends when marks are to be
+        written, and FEW_COMMIT_S after something has moved.
         """
-        if not self._deliver(seconds):
+        if not self._deliver(ordinary_s):
             wake = self._client.wake_fd
             # Without room for it, what is committed meanwhile would wake us for nothing.
             watched = [wake, self._bell] if self._router.has_room else [wake]
@@ -494,9 +501,14 @@ class FastPath:
         words[_BELL], words[_WAKE], words[_HURRY] = self._bell, self._client.wake_fd, self._client.hurry_fd
         words[_PARTITIONS], words[_DEFAULT] = self._pool.partitions.count, default
         words[_ROOM_MESSAGES], words[_ROOM_BYTES] = self._capacity.room
-        words[_BUSY_NS], words[_MOST] = int(1e9 * COMMIT_S), self._acks.before_burst
-        # Nothing but the marks is due before.
-        words[_UNTIL_NS] = time.monotonic_ns() + int(1e9 * max(seconds, COMMIT_S))
+        words[_BUSY_NS], words[_MOST] = int(1e9 * FEW_COMMIT_S), self._acks.before_burst
+        marks = self._acks.next_write
+        words[_FEW], words[_SOON_NS], words[_LATE_NS] = (
+            marks.few,
+            int(1e9 * marks.soon),
+            int(1e9 * marks.late),
+        )
+        words[_UNTIL_NS] = int(1e9 * min(time.monotonic() + seconds, marks.look))
         words[_SEQUENCE], words[_ENTERED] = self._live.sequence, opened.entered
 
     def _delivered(self) -> Delivered:

@@ -12,7 +12,11 @@ IDLE_S = 0.05
 OBSERVE_S = 0.1
 """Between two looks at the states of brokers, at outages, and at unreadable ranges."""
 COMMIT_S = 0.1
-"""Between two writes of the marks, while there is something to write."""
+"""Between two writes of the marks, while many messages are resolved, or a client waits until some are."""
+FEW_COMMIT_S = 0.5
+"""The same while few are resolved, and no client waits."""
+WRITTEN_S = 0.2
+"""From the beginning of such a write to the look whether it is done."""
 FLUSH_S = 5.0
 """At the end, how long acknowledgements of what is in flight are waited for; the rest stays in the spool."""
 RECALL_S = 5.0

@@ -15,6 +15,7 @@ from cli.config import trial
 from cli.config.config import EMBEDDED, Config, load_config
 from cli.config.trial import try_parts
 from cli.daemon.compiling import Compiler, compile_kernels, is_compiled
+from cli.daemon.delivery import Orders
 from cli.daemon.delivery_worker import DeliveryPage, DeliveryWorker
 from cli.daemon.logs import to_the_end
 from cli.status.snapshot import ROLES, list_workers, status_line
@@ -535,8 +536,11 @@ class Daemon:
             give_up=lambda: int(self.shared.words[Field.EVICT]),
             share=lambda place, counts: publish_open(self.shared, place, counts),
             latency=told.latency,
-            wants_metadata=told.wants_metadata,
-            wanted_topics=told.wanted_topics,
+            orders=Orders(
+                wants_metadata=told.wants_metadata,
+                wants_marks=self.shared.wants_marks,
+                wanted_topics=told.wanted_topics,
+            ),
             shared=self._page_path,
         )
         end_when_told(worker.orders, self._delivery_bell)

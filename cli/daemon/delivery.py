@@ -21,14 +21,14 @@ from router.cluster.trouble import Cause
 from router.context import Rules, SpoolLog, TopicReader
 from router.fast_path import FastPath
 from router.limits import Limits
-from router.outcomes.acks import Acks
+from router.outcomes.acks import Acks, Pace
 from router.outcomes.counts import OpenCounts
 from router.outcomes.counts import Report as ShareReport
 from router.outcomes.outcome_table import Eviction
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.trace import Tracing
 from router.partition import Partitioners
-from router.timing import FLUSH_S, IDLE_S
+from router.timing import FEW_COMMIT_S, FLUSH_S, IDLE_S
 from spool.format.batch import Topics
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
@@ -117,6 +117,8 @@ class Orders:
     """Whether a job wants to deliver."""
     wants_metadata: Callable[[], bool] = nobody_asks
     """Whether a process has asked to fetch Kafka's metadata now; true once for each request."""
+    wants_marks: Callable[[], bool] = nobody_asks
+    """Whether a client waits until messages are marked as delivered."""
     wanted_topics: Callable[[], list[bytes]] = nothing_is_wanted
     """Topics that clients of the Kafka input have asked for since the last call."""
 
@@ -162,7 +164,13 @@ class Delivery:
             topics.add(name.encode())
         self._marks = Marks(layout.delivery, SegmentList(layout))
         marks_first = config.dispatch.mode == "at_most_once"
-        self._acks = Acks(self._marks, segment_list, marks_first=marks_first, latency=latency)
+        self._acks = Acks(
+            self._marks,
+            segment_list,
+            marks_first=marks_first,
+            latency=latency,
+            pace=Pace(is_wanted=self._orders.wants_marks),
+        )
         shares = (
             OpenCounts(sorted(config.spool.quotas), topics, share) if share and config.spool.quotas else None
         )
@@ -238,11 +246,11 @@ class Delivery:
 
     def turn(self) -> None:
         """Do the work that is ready, or sleep until an event."""
-        if not self.router.step():
-            self._sleep()
-        now = time.monotonic()
-        if now - self._told_at >= TELL_S:
+        more = self.router.step()
+        if time.monotonic() - self._told_at >= TELL_S:
             self._tell()
+        if not more:
+            self._sleep()
 
     def _tell(self) -> None:
         self._told_at, self._told_watermark = time.monotonic(), self.low_watermark
@@ -298,13 +306,14 @@ class Delivery:
 
     def _sleep(self) -> None:
         if self._acks.unwritten or not self.router.at_rest:
-            pause = IDLE_S
-        elif self.low_watermark != self._told_watermark:
+            self._fast_path.wait(IDLE_S, FEW_COMMIT_S)
+            return
+        if self.low_watermark != self._told_watermark:
             # A program that waits for the last message does not wait for the end of a rest, too.
             pause = max(0.0, self._told_at + TELL_S - time.monotonic())
         else:
             pause = REST_S
-        self._fast_path.wait(pause)
+        self._fast_path.wait(pause, pause)
 
     def close(self, quiet_since: float | None = None) -> None:
         """Stop in order: collect what comes within FLUSH_S, write it down, let go.

@@ -71,12 +71,12 @@ class DeliveryWorker:
         give_up: Callable[[], int],
         share: ShareReport,
         latency: npt.NDArray[np.int64],
-        wants_metadata: Callable[[], bool],
-        wanted_topics: Callable[[], list[bytes]],
+        orders: Orders,
         shared: Path,
     ) -> None:
         """The arguments are those of Delivery. Raises SpoolBusy when another process owns the marks."""
-        self.orders = Orders(asked=self._is_asked, wants_metadata=wants_metadata, wanted_topics=wanted_topics)
+        self.orders = orders
+        orders.asked = self._is_asked
         self._layout, self._identity, self._config = layout, identity, config
         self._committed, self._bell, self._report = committed, bell, report
         self._give_up, self._share, self._latency = give_up, share, latency

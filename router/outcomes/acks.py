@@ -3,8 +3,9 @@
 The hard place: outcomes come in any order, across partitions and brokers, and a restart must send again
 exactly what is not resolved. So every message has two bits, by segment:
 
-- *resolved*: acknowledged, or discarded with a reason. Written to `delivery/` every COMMIT_S, and in a burst
-  every COMMIT_MESSAGES, as fast as the disk syncs. That and what is in flight is sent twice after a SIGKILL.
+- *resolved*: acknowledged, or discarded with a reason. Written to `delivery/` every FEW_COMMIT_S; every
+  COMMIT_S if FEW_MESSAGES are resolved by then, or a client waits; and in a burst every COMMIT_MESSAGES, as
+  fast as the disk syncs. That and what is in flight is sent twice after a SIGKILL.
 - *taken*: handed over to librdkafka and not yet reported. In memory only: after a restart nothing is.
 
 Everything below the *low watermark* is resolved; its bits are dropped, and segments below it may go.
@@ -16,17 +17,18 @@ broker alone (a message routed to A moves with its partition to B, whose offset 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from router.cluster.brokers import UNROUTED
 from router.outcomes.trace import Trace
-from router.timing import COMMIT_S
+from router.timing import COMMIT_S, FEW_COMMIT_S, IDLE_S, WRITTEN_S
 from spool.errors import MarksFailed
 from spool.index.segment_list import SegmentInfo, SegmentList
 from spool.marks.discarded import SAMPLE_BYTES, Changes, Discard, Sample
@@ -42,6 +44,8 @@ COMMIT_MESSAGES = 25_000
 
 So many are the window of one broker: a SIGKILL has little more sent again than what was in flight.
 """
+FEW_MESSAGES = 1_000
+"""To write the marks costs as much for one message as for thousands: fewer wait for others."""
 _NOTHING = int(np.iinfo(np.int64).max)
 
 Bits = npt.NDArray[np.uint8]
@@ -141,6 +145,35 @@ class SegmentBits:
             self.dirty = np.pad(self.dirty, (0, more))
 
 
+def is_never_wanted() -> bool:
+    """The default, when no client can wait for marks."""
+    return False
+
+
+class Pace(NamedTuple):
+    """What decides how often the marks are written."""
+
+    few: int = FEW_MESSAGES
+    burst: int = COMMIT_MESSAGES
+    """So many messages are written down before their time."""
+    is_wanted: Callable[[], bool] = is_never_wanted
+    """Whether a client waits for marks, or did so a moment ago."""
+
+
+PACE = Pace()
+
+
+class NextWrite(NamedTuple):
+    """When the marks are to be written next: times of the clock, in seconds."""
+
+    look: float
+    """Then there is something to do, even if no message more is resolved."""
+    few: int
+    """So many more messages resolved are many: for fewer it is `late`."""
+    soon: float
+    late: float
+
+
 class Acks:
     """Outcomes, from librdkafka's reports to the marks."""
 
@@ -151,14 +184,13 @@ class Acks:
         *,
         marks_first: bool = False,
         latency: npt.NDArray[np.int64] | None = None,
-        burst: int = COMMIT_MESSAGES,
+        pace: Pace = PACE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`marks` must have a segment list of their own: a thread writes them while this one is read.
 
         `marks_first`: messages are marked before they are sent, so that a crash never has them sent twice.
         `latency` int64[LATENCY_WORDS] (spool.shared.histogram): how long messages took is added to it.
-        `burst`: so many messages are written down before their time.
         """
         self.marks_first = marks_first
         self._marks, self._segment_list, self._clock = marks, segment_list, clock
@@ -174,7 +206,7 @@ class Acks:
         self._grown: set[bytes] = set()
         self._committed_at = clock()
         self._changed = self._failing = False
-        self._burst, self._unwritten = burst, 0
+        self._pace, self._unwritten = pace, 0
         """Messages resolved since the last write began."""
         self._left_out = _NOTHING
         """The lowest that was left out."""
@@ -405,14 +437,30 @@ class Acks:
     @property
     def before_burst(self) -> int:
         """How many messages may be resolved before they are written down ahead of their time; at least 1."""
-        return max(1, self._burst - self._unwritten)
+        return max(1, self._pace.burst - self._unwritten)
+
+    @property
+    def next_write(self) -> NextWrite:
+        """When to write down, or to look whether that is done."""
+        soon = self._committed_at + COMMIT_S
+        late = soon if self._pace.is_wanted() else self._committed_at + FEW_COMMIT_S
+        look, few = math.inf, self._pace.few - self._unwritten
+        if self._changed:
+            look = late if few > 0 else soon
+        if self._writing:
+            # While the disk is slow there is no other reason to look again at once.
+            least = self._clock() + IDLE_S
+            soon, late = max(soon, least), max(late, least)
+            look = max(least, min(look, self._committed_at + WRITTEN_S))
+        return NextWrite(look, few, soon, late)
 
     def due(self) -> bool:
-        """Whether there is enough to write down, or something since COMMIT_S, and the writer is free."""
+        """Whether there is enough to write down, or something for so long, and the writer is free."""
         if self._writing and self._writing[1].done():
             self._finish()
-        late = self._unwritten >= self._burst or self._clock() - self._committed_at >= COMMIT_S
-        return self._changed and late and self._writing is None
+        if not self._changed or self._writing:
+            return False
+        return self._unwritten >= self._pace.burst or self._clock() >= self.next_write.look
 
     def write_down(self, offsets: dict[int, int]) -> None:
         """Begin to write marks, low watermark and offsets in one transaction, after the one before."""

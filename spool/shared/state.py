@@ -84,6 +84,9 @@ class Field(IntEnum):
 
     ACK = 872
     """acknowledger: messages taken, replies sent and dropped, messages waited for now, messages refused."""
+    MARKS_WANTED_NS = 877
+    """acknowledger, Kafka worker: when a client last waited until messages are marked as delivered, ns of
+    CLOCK_MONOTONIC."""
     TROUBLE = 880
     """delivery: why nothing can be sent: bytes, their digest, then the UTF-8 text; no bytes: it can."""
 
@@ -163,6 +166,8 @@ BROKER_WORDS = 5
 BROKER_TIME_WORDS = 12
 BROKER_ROWS = 200
 QUOTA_ROW = 48
+WANTED_NS = 5_000_000_000
+"""A client that has waited for marks may soon do so again."""
 PAUSE_NS = 5_000_000_000
 """The holder renews a PAUSE again and again: one that reaches farther than this into the future is void."""
 MOST_QUOTAS = 60
@@ -219,6 +224,15 @@ class SharedState:
     def beat(self, row: int) -> None:
         """Say that the loop of the worker with this row of WORKERS has turned."""
         self.words[Field.WORKERS + WORKER_WORDS * row + BEAT] = time.monotonic_ns()
+
+    def want_marks(self) -> None:
+        """Say that a client waits until messages are marked as delivered."""
+        self.words[Field.MARKS_WANTED_NS] = time.monotonic_ns()
+
+    def wants_marks(self) -> bool:
+        """Whether a client waits for that, or did so a moment ago."""
+        wanted_ns = int(self.words[Field.MARKS_WANTED_NS])
+        return wanted_ns > 0 and 0 <= time.monotonic_ns() - wanted_ns < WANTED_NS
 
     def write_text(self, field: Field, text: str) -> None:
         """Put a text, cut to TEXT_BYTES, at a field; a half-written one reads as no text."""

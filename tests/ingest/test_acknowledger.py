@@ -194,7 +194,9 @@ def test_delivered_is_said_when_it_is_marked(scene: Scene, monkeypatch: pytest.M
     scene.take_in()
     scene.sync()
     scene.ack.step()
+    assert not scene.shared.wants_marks()
     scene.ack._look()
+    assert scene.shared.wants_marks()
     assert scene.told() == []
     resolve(scene, Changes(1))
     scene.ack._look()

@@ -142,7 +142,7 @@ class Outlet:
         while not until():
             assert time.monotonic() < end, f"waited in vain: {self}"
             if not self.router.step():
-                self.fast_path.wait(0.002)
+                self.fast_path.wait(0.002, 0.002)
             rows = self.pool.brokers.rows
             if len(rows):
                 self.most = np.maximum(self.most, [rows["messages"].max(), rows["bytes"].max()])

@@ -16,6 +16,9 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import Code
 from router.context import CommittedEnd
+from router.fast_path import _UNTIL_NS
+from router.outcomes.acks import Pace
+from router.timing import COMMIT_S, FEW_COMMIT_S
 from spool.format.wire import Reason, encode, encode_message
 from spool.shared.state import place
 from tests.router.outlet import PATIENCE_S, Outlet, anywhere, check_order, keyed, numbers, outlet
@@ -42,7 +45,7 @@ def wait_for(running: Outlet, resolved: int) -> None:
     timer = threading.Timer(PATIENCE_S, ready.set)
     timer.start()
     while running.resolved < resolved and not ready.is_set():
-        running.fast_path.wait(SECONDS)
+        running.fast_path.wait(SECONDS, SECONDS)
     timer.cancel()
     assert running.resolved == resolved
 
@@ -85,12 +88,37 @@ def test_it_delivers_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
         ] * 3
 
 
+def test_it_ends_when_marks_are_to_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few messages FEW_COMMIT_S after the last write; with many, or while a client waits, COMMIT_S."""
+    options = {"kafka_properties": {"statistics.interval.ms": "0"}}
+    with EmbeddedKafka(topics=[("t", 3)]) as kafka, knowing(kafka, **options) as running:
+        acks, done = running.acks, 1
+        for pace, least in (
+            (Pace(few=30), FEW_COMMIT_S),
+            (Pace(few=20), COMMIT_S),
+            (Pace(few=30, is_wanted=lambda: True), COMMIT_S),
+        ):
+            monkeypatch.setattr(acks, "_pace", pace)
+            running.router.commit()
+            began, waits = acks._committed_at, 0
+            running.send(keyed(20, first=done))
+            done += 20
+            while not acks.due() and time.monotonic() - began < PATIENCE_S / 2:
+                running.fast_path.wait(PATIENCE_S, PATIENCE_S)
+                waits += 1
+            assert running.resolved == done
+            assert time.monotonic() - began >= least
+            assert running.fast_path._words[_UNTIL_NS] == int(1e9 * (began + least))
+            # One more if librdkafka rang twice.
+            assert waits <= 3
+
+
 def test_what_is_not_ordinary_is_left_as_it_was() -> None:
     """Behind nine messages that could go, one of a topic that is not known: none of them has gone."""
     with EmbeddedKafka(topics=[("t", 3)]) as kafka, knowing(kafka) as running:
         before = state(running)
         running.send([*anywhere(9), encode(b"u", b"v")])
-        running.fast_path.wait(SECONDS)
+        running.fast_path.wait(SECONDS, SECONDS)
         assert state(running) == before
         running.kafka.topic("u", 1)
         running.finish()
@@ -104,7 +132,7 @@ def test_the_end_of_a_segment_and_a_backlog_are_left(cause: str) -> None:
     with EmbeddedKafka(topics=[("t", 3)]) as kafka, knowing(kafka) as running:
         before = state(running)
         running.send(keyed(count, bytes_each=100))
-        running.fast_path.wait(SECONDS)
+        running.fast_path.wait(SECONDS, SECONDS)
         assert state(running) == before
         running.finish()
         assert sorted(numbers(running.consume("t", 3, count + 1))) == sorted([0, *range(count)])
@@ -115,7 +143,7 @@ def test_what_librdkafka_refuses_goes_to_the_router() -> None:
     options = {"kafka_properties": {"message.max.bytes": "2000"}}
     with EmbeddedKafka(topics=[("t", 3)]) as kafka, knowing(kafka, **options) as running:
         running.send([*keyed(3), encode(b"t", bytes(4000)), *keyed(3, first=3)])
-        running.fast_path.wait(SECONDS)
+        running.fast_path.wait(SECONDS, SECONDS)
         assert running.router.handed_over == 7
         outcomes = running.finish()
         assert outcomes.low_watermark == 8
@@ -127,7 +155,7 @@ def test_a_window_that_is_full_holds_partitions() -> None:
     """The messages that had no room go later, behind the others, once."""
     with EmbeddedKafka(brokers=1, topics=[("t", 3)]) as kafka, knowing(kafka, window_messages=8) as running:
         running.send(keyed(60))
-        running.fast_path.wait(SECONDS)
+        running.fast_path.wait(SECONDS, SECONDS)
         assert 0 < running.router.handed_over - 1 <= 8
         running.finish()
         records = running.consume("t", 3, 61)
@@ -149,7 +177,7 @@ def test_without_room_it_sleeps_through_commits() -> None:
         assert not running.router.has_room
         running.send(keyed(20, first=80))
         os.eventfd_write(running.spool.bell, 1)
-        running.fast_path.wait(0.05)
+        running.fast_path.wait(0.05, 0.05)
         assert select.select([running.spool.bell], [], [], 0)[0]
         kafka.up()
         running.finish()
@@ -171,7 +199,7 @@ def test_other_threads_wake_it() -> None:
     with EmbeddedKafka(topics=[("t", 3)]) as kafka, knowing(kafka, **options) as running:
         timer, began = threading.Timer(0.1, running.graph.wakeup.ring), time.monotonic()
         timer.start()
-        running.fast_path.wait(PATIENCE_S)
+        running.fast_path.wait(PATIENCE_S, PATIENCE_S)
         assert time.monotonic() - began < PATIENCE_S / 2
 
 
@@ -181,5 +209,5 @@ def test_it_waits_where_the_log_cannot_be_read_on() -> None:
         word = np.array([place(99, 4096)], np.int64)
         running.fast_path._committed = CommittedEnd(word)
         before = state(running)
-        running.fast_path.wait(0.05)
+        running.fast_path.wait(0.05, 0.05)
         assert state(running) == before

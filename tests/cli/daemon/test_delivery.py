@@ -212,10 +212,10 @@ def test_the_last_messages_are_reported_before_the_rest(
     deliverer = deliverer_of(spool, kafka, reports.append)
     sleep = deliverer._fast_path.wait
 
-    def wait(pause: float) -> None:
+    def wait(pause: float, ordinary: float) -> None:
         if reports and reports[-1].low_watermark != deliverer.low_watermark:
-            unreported.append(pause)
-        sleep(pause)
+            unreported.append(ordinary)
+        sleep(pause, ordinary)
 
     monkeypatch.setattr(deliverer._fast_path, "wait", wait)
     try:

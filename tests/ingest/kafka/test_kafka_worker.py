@@ -378,6 +378,8 @@ def test_delivered(memory: Path) -> None:
         time.sleep(0.15)
         door.worker.step(0)
         assert outcome_of(caller.receive()) == [(int(Code.REQUEST_TIMED_OUT), -1)]
+    # The marks are written more often meanwhile.
+    assert door.shared.wants_marks()
     assert door.values() == values(0, 5)
     door.close()
 

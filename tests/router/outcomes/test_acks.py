@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import tempfile
@@ -18,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dispatch.records import ROW
 from router.cluster.brokers import UNROUTED
-from router.outcomes.acks import Acks
-from router.timing import COMMIT_S
+from router.outcomes.acks import FEW_MESSAGES, Acks, Pace
+from router.timing import COMMIT_S, FEW_COMMIT_S, IDLE_S, WRITTEN_S
 from spool.errors import MarksFailed
 from spool.format.wire import Reason, encode
 from spool.index.segment_list import SegmentList
@@ -171,20 +172,64 @@ def test_a_discard_counts_once(fixture: AcksFixture) -> None:
 
 
 def test_it_is_due_after_its_time(fixture: AcksFixture) -> None:
-    """Not without a change, not before COMMIT_S is over."""
+    """Not without a change, not before FEW_COMMIT_S is over; behind a rest the first is due at once."""
     fixture.clock.now += 10
     assert not fixture.acks.due()
     fixture.commit()
     fixture.acks.resolve(array(fixture.sequences[:1]))
+    fixture.clock.now += 0.9 * FEW_COMMIT_S
     assert not fixture.acks.due()
-    fixture.clock.now += COMMIT_S
+    fixture.clock.now += 0.1 * FEW_COMMIT_S
+    assert fixture.acks.due()
+    fixture.commit()
+    fixture.clock.now += FEW_COMMIT_S
+    fixture.acks.resolve(array(fixture.sequences[1:2]))
+    assert fixture.acks.due()
+
+
+def test_many_are_due_sooner(fixture: AcksFixture) -> None:
+    """As many as `few` wait for COMMIT_S only, and so do fewer while a client waits for marks."""
+    waits = [False]
+    fixture.acks.close()
+    pace = Pace(few=5, is_wanted=lambda: waits[0])
+    fixture.acks = Acks(fixture.marks, fixture.segment_list, pace=pace, clock=fixture.clock)
+    for count, waiting, due in ((4, False, False), (5, False, True), (4, True, True)):
+        waits[0] = waiting
+        begin = fixture.clock.now
+        fixture.acks.resolve(array(fixture.sequences[:count]))
+        assert not fixture.acks.due()
+        assert fixture.acks.next_write.look == begin + (COMMIT_S if due else FEW_COMMIT_S)
+        fixture.clock.now += COMMIT_S
+        assert fixture.acks.due() == due
+        fixture.sequences = fixture.sequences[count:]
+        fixture.commit()
+        assert fixture.acks.next_write.look == math.inf
+
+
+def test_a_write_is_looked_at_when_it_may_be_done(
+    fixture: AcksFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After WRITTEN_S, and on a slow disk every IDLE_S."""
+    thaw, commit = Event(), fixture.marks.commit
+    monkeypatch.setattr(fixture.marks, "commit", lambda changes: (thaw.wait(60), commit(changes)))
+    fixture.acks.resolve(array(fixture.sequences[:1]))
+    begin = fixture.clock.now
+    fixture.acks.write_down({})
+    assert fixture.acks.next_write.look == begin + WRITTEN_S
+    fixture.acks.resolve(array(fixture.sequences[1:2]))
+    fixture.clock.now += 1.0
+    assert not fixture.acks.due()
+    assert fixture.acks.next_write[1:] == (FEW_MESSAGES - 1, begin + 1.0 + IDLE_S, begin + 1.0 + IDLE_S)
+    assert fixture.acks.next_write.look == begin + 1.0 + IDLE_S
+    thaw.set()
+    fixture.acks.wait()
     assert fixture.acks.due()
 
 
 def test_a_burst_is_due_at_once(fixture: AcksFixture) -> None:
     """After so many messages, since a restart sends again all without a mark; each write counts from zero."""
     fixture.acks.close()
-    fixture.acks = Acks(fixture.marks, fixture.segment_list, burst=10, clock=fixture.clock)
+    fixture.acks = Acks(fixture.marks, fixture.segment_list, pace=Pace(burst=10), clock=fixture.clock)
     fixture.acks.resolve(array(fixture.sequences[:9]))
     fixture.acks.resolve(array(fixture.sequences[:9]))
     assert not fixture.acks.due()
@@ -244,7 +289,7 @@ def test_a_disk_that_stands_still_holds_nobody_up(
     fixture.acks.resolve(array(fixture.sequences[:5]))
     fixture.acks.write_down({})
     fixture.acks.resolve(array(fixture.sequences[5:9]))
-    fixture.clock.now += 2 * COMMIT_S
+    fixture.clock.now += 2 * FEW_COMMIT_S
     assert not fixture.acks.due()
     assert (fixture.acks.low_watermark, fixture.acks.marked_watermark) == (5, 0)
     thaw.set()

@@ -24,6 +24,7 @@ from spool.shared.state import (
     SAMPLES,
     STEP_S,
     TEXT_BYTES,
+    WANTED_NS,
     WORDS,
     WORKER_WORDS,
     Change,
@@ -88,6 +89,18 @@ def test_each_writer_has_cache_lines_of_its_own() -> None:
     taken = [line for found in lines.values() for line in found]
     assert len(taken) == len(set(taken))
     assert Field.BROKERS + 4 * (BROKER_ROWS + 1) <= WORDS
+
+
+def test_marks_are_wanted_for_a_while(tmp_path: Path) -> None:
+    """By whoever waits, in any process; not for ever, nor by a time that is still to come."""
+    shared, other = SharedState(tmp_path / "page"), SharedState(tmp_path / "page")
+    assert not shared.wants_marks()
+    other.want_marks()
+    assert shared.wants_marks()
+    wanted_ns = int(shared.words[Field.MARKS_WANTED_NS])
+    for ago_ns, wanted in ((WANTED_NS - 1_000_000_000, True), (WANTED_NS, False), (-WANTED_NS, False)):
+        shared.words[Field.MARKS_WANTED_NS] = wanted_ns - ago_ns
+        assert shared.wants_marks() == wanted
 
 
 PLANTED: dict[str, Callable[[Path], object]] = {
