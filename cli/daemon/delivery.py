@@ -169,7 +169,7 @@ class Delivery:
             segment_list,
             marks_first=marks_first,
             latency=latency,
-            pace=Pace(is_wanted=self._orders.wants_marks),
+            pace=Pace(is_wanted=self._wants_marks),
         )
         shares = (
             OpenCounts(sorted(config.spool.quotas), topics, share) if share and config.spool.quotas else None
@@ -283,6 +283,10 @@ class Delivery:
         if self._tracing:
             self._tracing.look()
             self.router.follow(self._tracing.current)
+
+    def _wants_marks(self) -> bool:
+        """Whether somebody waits for marks: a client, or whoever stops this."""
+        return self._orders.stopping or self._orders.wants_marks()
 
     def waits(self) -> Waits:
         """Look at what waits: how much, since when, up to where."""

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from cli.config.config import load_config
-from cli.daemon.delivery import REST_S, Delivery, Progress
+from cli.daemon.delivery import REST_S, Delivery, Orders, Progress
 from dispatch.embedded import EmbeddedKafka
 from router.context import CommittedEnd
 from spool.format.wire import encode
@@ -186,7 +186,12 @@ def test_window_messages(kafka: EmbeddedKafka, tmp_path: Path) -> None:
         check_complete(consume(kafka.bootstrap_servers, "t", PARTITIONS, 3012), 3012)
 
 
-def deliverer_of(spool: SpoolFixture, kafka: EmbeddedKafka, report: Callable[[Progress], None]) -> Delivery:
+def deliverer_of(
+    spool: SpoolFixture,
+    kafka: EmbeddedKafka,
+    report: Callable[[Progress], None],
+    orders: Orders | None = None,
+) -> Delivery:
     """A deliverer of this spool, in this process."""
     file = spool.options.directory.with_suffix(".toml")
     file.write_text(f'[kafka]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n')
@@ -197,6 +202,7 @@ def deliverer_of(spool: SpoolFixture, kafka: EmbeddedKafka, report: Callable[[Pr
         committed=CommittedEnd(spool.shared.words[Field.SYNCED :][:1]),
         bell=spool.bell,
         report=report,
+        orders=orders,
     )
 
 
@@ -225,6 +231,21 @@ def test_the_last_messages_are_reported_before_the_rest(
         deliverer.close()
         spool.crash()
     assert all(pause < REST_S for pause in unreported)
+
+
+def test_who_stops_it_waits_for_marks(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """As a client may: the marks are written more often until the end."""
+    spool = SpoolFixture(tmp_path)
+    waits = [False]
+    orders = Orders(wants_marks=lambda: waits[0])
+    deliverer = deliverer_of(spool, kafka, lambda _: None, orders=orders)
+    try:
+        assert deliverer._acks.next_write.late > deliverer._acks.next_write.soon
+        for waits[0], orders.stopping in ((True, False), (False, True)):
+            assert deliverer._acks.next_write.late == deliverer._acks.next_write.soon
+    finally:
+        deliverer.close()
+        spool.crash()
 
 
 def test_a_delivery_that_ends_lets_go_of_the_log(tmp_path: Path, kafka: EmbeddedKafka) -> None:
