@@ -397,7 +397,7 @@ class Acknowledger:
         """Answer for what is resolved by now."""
         if not self._synced:
             return
-        self._shared.want_marks()
+        self._shared.want_marks(Field.ACK_WANTS_MARKS_NS)
         if not self._open_fates():
             return
         assert self._outcomes

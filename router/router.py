@@ -138,9 +138,13 @@ class Router:
     @property
     def at_rest(self) -> bool:
         """Whether a step has nothing to do before a change elsewhere: nothing waits, or is in flight."""
-        return not (
+        return not (self._pool.in_flight() or self.awaits_more)
+
+    @property
+    def awaits_more(self) -> bool:
+        """Whether anything but reports is waited for, some of which only a step finds out."""
+        return bool(
             self._catch_ups.wanted
-            or self._pool.in_flight()
             or self._pool.closed
             or self._client.fatal
             or self._unknown.waiting

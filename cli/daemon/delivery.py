@@ -28,7 +28,7 @@ from router.outcomes.outcome_table import Eviction
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.trace import Tracing
 from router.partition import Partitioners
-from router.timing import FEW_COMMIT_S, FLUSH_S, IDLE_S
+from router.timing import FEW_COMMIT_S, FLUSH_S, IDLE_S, OBSERVE_S
 from spool.format.batch import Topics
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
@@ -310,7 +310,7 @@ class Delivery:
 
     def _sleep(self) -> None:
         if self._acks.unwritten or not self.router.at_rest:
-            self._fast_path.wait(IDLE_S, FEW_COMMIT_S)
+            self._fast_path.wait(IDLE_S, OBSERVE_S if self.router.awaits_more else FEW_COMMIT_S)
             return
         if self.low_watermark != self._told_watermark:
             # A program that waits for the last message does not wait for the end of a rest, too.

@@ -15,7 +15,7 @@ from cli.replay.state import Begun, ReplayMarks, State
 from router.build import Parts, Replay, build
 from router.context import Rules, SpoolLog
 from router.limits import Limits, Rate
-from router.outcomes.acks import Acks
+from router.outcomes.acks import Acks, Pace
 from router.outcomes.progress_book import ProgressBook
 from router.outcomes.rejects import Rejection
 from router.partition import Partitioners
@@ -73,7 +73,7 @@ class ReplayConnection:
         self._marks = ReplayMarks(state.marks, LastingSegmentList(layout), self._live.start)
         self._refuse_gap(begun.wanted.first, state)
         self._asked = False
-        self._acks = self._live.acks = Acks(self._marks, known)
+        self._acks = self._live.acks = Acks(self._marks, known, pace=Pace(is_wanted=lambda: True))
         place = self._live.place
         parts = Parts(
             SpoolLog(self._live, catch_up, lambda: place),

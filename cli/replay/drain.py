@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cli.config.config import EMBEDDED, Config
-from cli.daemon.delivery import Delivery, Progress
+from cli.daemon.delivery import Delivery, Orders, Progress
 from cli.status.snapshot import list_workers, take_snapshot
 from cli.terminal.errors import BadArgument, NobodyListens
 from cli.terminal.progress import Show
@@ -364,6 +364,7 @@ class Alone:
             bell=bell,
             report=self._note,
             only=self._topics,
+            orders=Orders(wants_marks=lambda: True),
         )
 
         def left() -> int:

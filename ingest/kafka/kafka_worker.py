@@ -566,7 +566,7 @@ class KafkaWorker:
             return False
         if not client.options.waits_for_delivery or self._delivered.look(storing, now):
             return True
-        self._shared.want_marks()
+        self._shared.want_marks(Field.KAFKA_WANTS_MARKS_NS)
         if now < storing.due:
             return False
         for one in storing.parts:

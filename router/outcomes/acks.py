@@ -151,7 +151,7 @@ def is_never_wanted() -> bool:
 
 
 class Pace(NamedTuple):
-    """What decides how often the marks are written."""
+    """How often the marks are written."""
 
     few: int = FEW_MESSAGES
     burst: int = COMMIT_MESSAGES
@@ -208,6 +208,8 @@ class Acks:
         self._changed = self._failing = False
         self._pace, self._unwritten = pace, 0
         """Messages resolved since the last write began."""
+        self._in_write = 0
+        """Of that write."""
         self._left_out = _NOTHING
         """The lowest that was left out."""
         self._delivered = self._given_up = 0
@@ -443,7 +445,8 @@ class Acks:
     def next_write(self) -> NextWrite:
         """When to write down, or to look whether that is done."""
         soon = self._committed_at + COMMIT_S
-        late = soon if self._pace.is_wanted() else self._committed_at + FEW_COMMIT_S
+        wanted = self._pace.is_wanted()
+        late = soon if wanted else self._committed_at + FEW_COMMIT_S
         look, few = math.inf, self._pace.few - self._unwritten
         if self._changed:
             look = late if few > 0 else soon
@@ -451,7 +454,7 @@ class Acks:
             # While the disk is slow there is no other reason to look again at once.
             least = self._clock() + IDLE_S
             soon, late = max(soon, least), max(late, least)
-            look = max(least, min(look, self._committed_at + WRITTEN_S))
+            look = max(least, min(look, self._committed_at + (COMMIT_S if wanted else WRITTEN_S)))
         return NextWrite(look, few, soon, late)
 
     def due(self) -> bool:
@@ -479,6 +482,7 @@ class Acks:
         )
         changes.chunks = self._dirty_chunks()
         self._discarded, self._samples = [], []
+        self._in_write = self._unwritten
         self._changed, self._unwritten, self._grown = False, 0, set()
         self._committed_at = self._clock()
         self._write(changes)
@@ -528,6 +532,7 @@ class Acks:
     def _take_back(self, changes: Changes) -> None:
         """These changes were not written, and are to be with the next."""
         self._changed = True
+        self._unwritten += self._in_write
         self._discarded = changes.discarded + self._discarded
         self._samples = changes.samples + self._samples
         self._grown |= changes.partitions.keys()

@@ -84,9 +84,8 @@ class Field(IntEnum):
 
     ACK = 872
     """acknowledger: messages taken, replies sent and dropped, messages waited for now, messages refused."""
-    MARKS_WANTED_NS = 877
-    """acknowledger, Kafka worker: when a client last waited until messages are marked as delivered, ns of
-    CLOCK_MONOTONIC."""
+    ACK_WANTS_MARKS_NS = 877
+    """acknowledger: when a client last waited for marks of its messages, ns of CLOCK_MONOTONIC."""
     TROUBLE = 880
     """delivery: why nothing can be sent: bytes, their digest, then the UTF-8 text; no bytes: it can."""
 
@@ -124,6 +123,8 @@ class Field(IntEnum):
     """Kafka worker: how often its clients asked for other topics than before; see spool.shared.topics."""
     KAFKA_PAUSED = 4008
     """Kafka worker: as STREAMS_PAUSED."""
+    KAFKA_WANTS_MARKS_NS = 4009
+    """Kafka worker: as ACK_WANTS_MARKS_NS."""
 
     BROKERS = 4096
     """delivery: count, then rows of BROKER_WORDS: id, state, offset, messages in flight, acknowledged."""
@@ -166,6 +167,7 @@ BROKER_WORDS = 5
 BROKER_TIME_WORDS = 12
 BROKER_ROWS = 200
 QUOTA_ROW = 48
+_WANTS_MARKS = Field.ACK_WANTS_MARKS_NS, Field.KAFKA_WANTS_MARKS_NS
 WANTED_NS = 5_000_000_000
 """A client that has waited for marks may soon do so again."""
 PAUSE_NS = 5_000_000_000
@@ -225,13 +227,13 @@ class SharedState:
         """Say that the loop of the worker with this row of WORKERS has turned."""
         self.words[Field.WORKERS + WORKER_WORDS * row + BEAT] = time.monotonic_ns()
 
-    def want_marks(self) -> None:
-        """Say that a client waits until messages are marked as delivered."""
-        self.words[Field.MARKS_WANTED_NS] = time.monotonic_ns()
+    def want_marks(self, field: Field) -> None:
+        """Say that a client waits until messages are marked as delivered, in the caller's own field."""
+        self.words[field] = time.monotonic_ns()
 
     def wants_marks(self) -> bool:
         """Whether a client waits for that, or did so a moment ago."""
-        wanted_ns = int(self.words[Field.MARKS_WANTED_NS])
+        wanted_ns = max(int(self.words[field]) for field in _WANTS_MARKS)
         return wanted_ns > 0 and 0 <= time.monotonic_ns() - wanted_ns < WANTED_NS
 
     def write_text(self, field: Field, text: str) -> None:

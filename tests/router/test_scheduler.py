@@ -100,6 +100,7 @@ def test_at_the_end_of_the_log(bench: Bench) -> None:
     assert not bench.step()
     assert bench.pool.client.hurries == 1
     assert not bench.router.at_rest
+    assert not bench.router.awaits_more
     bench.answer()
     assert not bench.step()
     assert bench.router.at_rest

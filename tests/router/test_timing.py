@@ -36,6 +36,8 @@ def test_the_loop_wakes_up_in_time() -> None:
     """A sleep ends before a commit, a look, or another try is late; an idle loop still rests longer."""
     assert TIMES["IDLE_S"] <= min(timing.COMMIT_S, timing.OBSERVE_S, timing.DECLINED_S, timing.PAUSE_S)
     assert timing.IDLE_S < REST_S
+    # While only reports are waited for, it sleeps until marks are due.
+    assert timing.WRITTEN_S < timing.FEW_COMMIT_S < REST_S
 
 
 def test_pauses_follow_the_hope() -> None:

@@ -1,6 +1,6 @@
 """From the time at which a datagram was due to its arrival at a consumer on the same host.
 
-Only bruce learns when the broker acknowledges, and bruce's own marks are a tenth of a second apart. A
+Only bruce learns when the broker acknowledges, and bruce's own marks are up to 0.5 s apart. A
 consumer sees a message when it is committed in Kafka, which is when a producer with acks=all gets its answer.
 So the arrival is an upper bound of the acknowledgement that does not depend on bruce's own report. The
 embedded Kafka answers an empty fetch only after the time that the consumer allows it, so there that is 2 ms.

@@ -17,6 +17,9 @@ from cli.config.config import load_config
 from cli.daemon.delivery import REST_S, Delivery, Orders, Progress
 from dispatch.embedded import EmbeddedKafka
 from router.context import CommittedEnd
+from router.outcomes.acks import Acks
+from router.router import Router
+from router.timing import FEW_COMMIT_S, OBSERVE_S
 from spool.format.wire import encode
 from spool.shared.state import Field
 from tests.cli.conftest import PARTITIONS
@@ -231,6 +234,26 @@ def test_the_last_messages_are_reported_before_the_rest(
         deliverer.close()
         spool.crash()
     assert all(pause < REST_S for pause in unreported)
+
+
+def test_what_only_a_step_finds_out_is_looked_for(
+    tmp_path: Path, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deliverer that waits for reports alone sleeps until marks are due; for anything more, OBSERVE_S."""
+    spool = SpoolFixture(tmp_path)
+    deliverer = deliverer_of(spool, kafka, lambda _: None)
+    pauses: list[float] = []
+    monkeypatch.setattr(deliverer._fast_path, "wait", lambda _, ordinary: pauses.append(ordinary))
+    monkeypatch.setattr(Acks, "unwritten", True)
+    try:
+        for awaits in (True, False):
+            monkeypatch.setattr(Router, "awaits_more", awaits)
+            deliverer._sleep()
+        assert pauses == [OBSERVE_S, FEW_COMMIT_S]
+    finally:
+        monkeypatch.undo()
+        deliverer.close()
+        spool.crash()
 
 
 def test_who_stops_it_waits_for_marks(tmp_path: Path, kafka: EmbeddedKafka) -> None:

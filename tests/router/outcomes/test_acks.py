@@ -267,8 +267,11 @@ def test_marks_that_cannot_be_written_are_written_later(
         fixture.acks.discard(array([sequence + 10]), Reason.TOO_LARGE, b"t")
         fixture.commit()
     assert len(caplog.records) == 1
+    # They count as before: many of them are tried again sooner.
+    assert fixture.acks.next_write.few == FEW_MESSAGES - 10
     monkeypatch.undo()
     fixture.commit()
+    assert fixture.acks.next_write.few == FEW_MESSAGES
     fixture.reopen()
     assert fixture.acks.low_watermark == 5
     assert len(fixture.open_ones()) == len(fixture.sequences) - 10

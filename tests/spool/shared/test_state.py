@@ -91,15 +91,16 @@ def test_each_writer_has_cache_lines_of_its_own() -> None:
     assert Field.BROKERS + 4 * (BROKER_ROWS + 1) <= WORDS
 
 
-def test_marks_are_wanted_for_a_while(tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", [Field.ACK_WANTS_MARKS_NS, Field.KAFKA_WANTS_MARKS_NS])
+def test_marks_are_wanted_for_a_while(tmp_path: Path, field: Field) -> None:
     """By whoever waits, in any process; not for ever, nor by a time that is still to come."""
     shared, other = SharedState(tmp_path / "page"), SharedState(tmp_path / "page")
     assert not shared.wants_marks()
-    other.want_marks()
+    other.want_marks(field)
     assert shared.wants_marks()
-    wanted_ns = int(shared.words[Field.MARKS_WANTED_NS])
+    wanted_ns = int(shared.words[field])
     for ago_ns, wanted in ((WANTED_NS - 1_000_000_000, True), (WANTED_NS, False), (-WANTED_NS, False)):
-        shared.words[Field.MARKS_WANTED_NS] = wanted_ns - ago_ns
+        shared.words[field] = wanted_ns - ago_ns
         assert shared.wants_marks() == wanted
 
 
