@@ -439,7 +439,7 @@ class Acks:
     @property
     def before_burst(self) -> int:
         """How many messages may be resolved before they are written down ahead of their time; at least 1."""
-        return max(1, self._pace.burst - self._unwritten)
+        return self._pace.burst if self._failing else max(1, self._pace.burst - self._unwritten)
 
     @property
     def next_write(self) -> NextWrite:
@@ -463,7 +463,9 @@ class Acks:
             self._finish()
         if not self._changed or self._writing:
             return False
-        return self._unwritten >= self._pace.burst or self._clock() >= self.next_write.look
+        # After a write that failed the next one waits for its time.
+        burst = self._unwritten >= self._pace.burst and not self._failing
+        return burst or self._clock() >= self.next_write.look
 
     def write_down(self, offsets: dict[int, int]) -> None:
         """Begin to write marks, low watermark and offsets in one transaction, after the one before."""

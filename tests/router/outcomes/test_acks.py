@@ -187,6 +187,29 @@ def test_it_is_due_after_its_time(fixture: AcksFixture) -> None:
     assert fixture.acks.due()
 
 
+def test_a_write_that_failed_is_not_repeated_at_once(
+    fixture: AcksFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many messages wait for it: after COMMIT_S, as the disk may be full for long."""
+
+    def refuse(_changes: object) -> None:
+        raise MarksFailed("no space")
+
+    fixture.acks.close()
+    pace = Pace(few=5, burst=10)
+    fixture.acks = Acks(fixture.marks, fixture.segment_list, pace=pace, clock=fixture.clock)
+    monkeypatch.setattr(fixture.marks, "commit", refuse)
+    fixture.acks.resolve(array(fixture.sequences[:20]))
+    assert fixture.acks.due()
+    fixture.commit()
+    assert not fixture.acks.due()
+    assert fixture.acks.before_burst == 10
+    fixture.clock.now += COMMIT_S
+    assert fixture.acks.due()
+    monkeypatch.undo()
+    fixture.commit()
+
+
 def test_many_are_due_sooner(fixture: AcksFixture) -> None:
     """As many as `few` wait for COMMIT_S only, and so do fewer while a client waits for marks."""
     waits = [False]
