@@ -353,6 +353,7 @@ def free_port() -> int:
     """A port of this host that is free at the moment, and that no other worker of the tests is given.
 
     Two daemons with one port: the second would be without a page, and its test would look at the other's.
+    Nor is it one that the kernel gives out: clients of other tests look for brokers there that have ended.
     """
     while True:
         with socket.socket() as probe, suppress(OSError):

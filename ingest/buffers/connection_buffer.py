@@ -21,7 +21,8 @@ them from `from` to `until`, and `tail` bytes behind them that are refused for `
 connection. Number n is in run[n & 1] and is offered by the store of `offered`; until then the other run still
 says what was consumed before. A run of no bytes, with a reason, counts `count` + 1 connections that were
 refused. Nothing in the buffer changes until the run is taken. Then the beginning of a message that is left
-goes to the front of the other side, and one store turns the buffer over.
+goes to the front of the other side, and one store turns the buffer over. Bytes that a run consumed count on
+its `side` only, and no more once the buffer comes back to that side.
 
 Connections are counted by input, in the shared state:
 
@@ -298,9 +299,12 @@ def turn_over(head: Address, source: Address, target: Address) -> int:
 
     `source`, `target`: addresses of the present side and the other one, where so many bytes are reserved.
     """
-    begin, other = consumed(head), 1 - load_acquire(head + SIDE)
-    left = filled(head) - begin
+    begin, side = consumed(head), load_acquire(head + SIDE)
+    left, other, run = filled(head) - begin, 1 - side, run_at(head)
     copy(target, source + begin, left)
+    if load_u32(run + RUN_SIDE) != side:
+        # Nothing was offered of this side: what the last run consumed of the other one is no more there.
+        store_u32(run + RUN_SIDE, _NO_SIDE)
     store_i64(head + other * MSGHDR_BYTES + MSG_LEN_AT, (left << 32) | NOT_RECEIVED)
     publish_i64(head + SIDE, other)
     return left

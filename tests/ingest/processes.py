@@ -31,6 +31,7 @@ from spool.options import SpoolOptions
 from spool.shared.histogram import SIZE_WORDS, read_sizes
 from spool.shared.ledger import Ledger, read_ledger
 from spool.shared.state import Field, SharedState
+from tests.daemon import free_port
 from tests.ingest.intake import connect
 from tests.spool import plain
 
@@ -97,7 +98,7 @@ class Processes:
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
         self.stream_limit, self.stream_path = stream_limit, directory / "stream"
         self.bells, self.store = make_bells(), FdStore()
-        self.listeners = [listen_unix(self.stream_path), listen_tcp(0)] if stream_limit else []
+        self.listeners = [listen_unix(self.stream_path), listen_tcp(free_port())] if stream_limit else []
         Ledger(self.layout.ledger)
         compile_kernels()
         self.pids: dict[str, int] = {}

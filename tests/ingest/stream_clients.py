@@ -18,6 +18,7 @@ from ingest.streams.stream_worker import MOST_CONNECTIONS, StreamWorker
 from spool.format.wire import check, reason_name
 from spool.native.memory import Address
 from spool.shared.state import Field, SharedState
+from tests.daemon import free_port
 
 LIMIT = 100_000
 ROOM_BYTES = 1 << 20
@@ -82,7 +83,7 @@ class Streams:
         self.bells, self.store = make_bells(), PromptStore()
         self.buffers = ConnectionBuffers(self.buffers_path, SPOOL, limit, self.bells, room=room)
         self.shared = SharedState(directory / "stream-page")
-        self.listeners = [listen_unix(self.path), listen_tcp(0)]
+        self.listeners = [listen_unix(self.path), listen_tcp(free_port())]
         self._most = most
         self.worker = self._start()
         self._peers: list[socket.socket] = []

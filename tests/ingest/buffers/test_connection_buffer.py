@@ -157,6 +157,20 @@ def test_the_rest_goes_to_the_front_of_the_other_side(buffer: Buffer) -> None:
     assert buffer.state == before
 
 
+def test_turned_over_twice(buffer: Buffer) -> None:
+    """Bytes that come to a side later are not consumed, whatever a run consumed of it before."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"whole message and the begin")
+        buffer.receive(ours.fileno())
+    offer(buffer.head, 0, 18, 1, 0, 0)
+    take(buffer.head, 1)
+    for side in (0, 1):
+        assert turn_over(buffer.head, buffer.side(side), buffer.side(1 - side)) == 9
+        assert buffer.state == (9, 0, False)
+    assert buffer.sides[0, :9].tobytes() == b"the begin"
+
+
 def test_python_reads_what_loops_write(buffer: Buffer) -> None:
     """Readers of the file have the head as a record: its fields are where the loops store them."""
     for first in (0, 10):

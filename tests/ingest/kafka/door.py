@@ -19,6 +19,7 @@ from ingest.kafka.topics import Topics
 from ingest.sockets.listening import listen_tcp
 from spool.format.segment_format import body_room
 from spool.shared.topics import write_partitions
+from tests.daemon import free_port
 from tests.ingest.intake import SEGMENT_BYTES, Intake
 from tests.ingest.kafka.batches import Found, Record, _message, record_batch
 
@@ -43,7 +44,7 @@ class Door:
         self._bells, self._bell = make_bells(), os.eventfd(0, os.EFD_NONBLOCK)
         self._callers: list[Caller] = []
         self._room = body_room(more.get("segment_bytes", SEGMENT_BYTES))
-        self.listener = listen_tcp(0)
+        self.listener = listen_tcp(free_port())
         self.lanes = self._map()
         self.intake.worker.serve(self.lanes)
         self.worker = self.start()

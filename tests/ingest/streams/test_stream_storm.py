@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ingest.streams.users import ROOM
 from spool.shared.state import Field
 from tests.ingest.intake import connect
 from tests.ingest.processes import PATIENCE_S, Processes, await_end, fork, message
@@ -33,7 +34,7 @@ def processes(memory: Path) -> Iterator[Processes]:
 def pieces(data: bytes, chance: random.Random) -> Iterator[bytes]:
     """The same bytes, split anywhere."""
     while data:
-        size = chance.choice((1, 3, 50, 1000, 40_000, 300_000))
+        size = chance.choice((1, 3, 50, 1000, ROOM, 40_000, 300_000))
         yield data[:size]
         data = data[size:]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import os
 import resource
 import socket
@@ -13,9 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from ingest.buffers import connection_buffer
 from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything, read_connection_buffers
@@ -26,6 +30,9 @@ from spool.format.wire import Reason, encode
 from spool.shared.state import PAUSE_NS, Field
 from tests.ingest.stream_clients import LIMIT, Kill, Killed, Streams
 
+PIECES = st.sampled_from(
+    [1, 4, 5, 33, users.BASE, users.ROOM - 1, users.ROOM, users.ROOM + 1, 2 * users.ROOM]
+)
 ABORTED = 200
 PEERS = 1000
 """Each has two ends in this process."""
@@ -93,6 +100,33 @@ def test_a_message_of_the_limit(streams: Streams, tcp: bool) -> None:  # noqa: F
     assert streams.refused == {"too_long": 1}
     assert last_byte(sender) == Reason.TOO_LONG
     assert streams.counted("tcp" if tcp else "stream") == (1, {"too_long": 1}, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([1, 20, 4060, 4067, 40_000, 90_000]), max_size=6), st.lists(PIECES, max_size=30)
+)
+@example([1, 90_000], [1 + 29, users.ROOM])
+def test_bytes_come_in_pieces(sizes: list[int], pieces: list[int]) -> None:
+    """However the bytes are split, also where a buffer's memory ends, the same messages are stored."""
+    sent = [encode(b"t", bytes([65 + number]) * size, timestamp=1) for number, size in enumerate(sizes)]
+    data = b"".join(sent)
+    with TemporaryDirectory(dir="/dev/shm", prefix="bruce-test-") as name:
+        streams = Streams(Path(name))
+        try:
+            sender = streams.connect()
+            for size in itertools.chain(pieces, itertools.repeat(2 * users.ROOM)):
+                if not data:
+                    break
+                sender.sendall(data[:size])
+                streams.settle()
+                data = data[size:]
+            sender.close()
+            streams.settle()
+            assert streams.stored == sent
+            assert not streams.refused
+        finally:
+            streams.close()
 
 
 def test_a_small_limit(memory: Path) -> None:
