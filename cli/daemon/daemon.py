@@ -476,18 +476,14 @@ class Daemon:
 
     def _keep(self) -> None:
         self._connections.forget()
-        told = [self._delivery_bell]
-        if self._inputs.of(ACK):
-            told.append(self._ack_bell)
-        if self._inputs.of(KAFKA):
-            told.append(self._kafka_bell)
         keeper = Keeper(
             self._spool.layout,
             self._spool.identity,
             self.config.spool,
             self.shared,
             bell=self._keeper_bell,
-            told=told,
+            # Whichever inputs there are: a reload adds some, and leaves the keeper.
+            told=[self._delivery_bell, self._ack_bell, self._kafka_bell],
         )
         self._join(keeper, "keeper", self._keeper_bell)
         keeper.run()

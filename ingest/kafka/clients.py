@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 from ingest.access import NO_ID
 from ingest.kafka.errors import BadRequest
-from ingest.kafka.protocol import Where
+from ingest.kafka.produce import write_answer
+from ingest.kafka.protocol import Where, frame_of
 from ingest.kafka.storing import Storing
 
 MOST_REQUEST_BYTES = 16 << 20
@@ -57,6 +58,13 @@ class Reply:
     """When it may be given."""
     resume_at: float = 0.0
     """When its request goes on, that had nothing to offer in its turn."""
+
+    def encode(self) -> bytes:
+        """The answer, to be sent."""
+        if self.storing is None:
+            return self.data
+        answers = [(one.part, one.answer) for one in self.storing.parts]
+        return frame_of(self.correlation, write_answer(self.version, answers))
 
     @property
     def bytes(self) -> int:
@@ -172,6 +180,10 @@ class Client:
             self.came = time.monotonic()
             del self.outbox[:sent]
         return True
+
+    def halt(self, now: float) -> None:
+        """Its time begins again: until now it was not read from."""
+        self.came, self.begun = now, now if self.begun else 0.0
 
     def is_late(self, now: float) -> str:
         """Why it is closed for the time that it takes; empty: it is not."""

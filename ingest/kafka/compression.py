@@ -42,10 +42,12 @@ class Decompressor:
         """The records of a batch. Raises BadBatch for too many bytes, for damage, and an unknown codec."""
         if codec == 0:
             return data
+        if codec not in _CODECS:
+            raise BadBatch(Wrong.CODEC)
         try:
             used = _CODECS[codec](data, self._scratch)
-        except (KeyError, ValueError, struct.error, zlib.error, cramjam.DecompressionError):
-            raise BadBatch(Wrong.CODEC) from None
+        except (ValueError, struct.error, zlib.error, cramjam.DecompressionError):
+            raise BadBatch(Wrong.UNPACKED) from None
         return memoryview(bytes(self._scratch[:used]))
 
 

@@ -34,7 +34,7 @@ from ingest.kafka.compression import Decompressor
 from ingest.kafka.delivered import Delivered
 from ingest.kafka.errors import BadRequest, Code
 from ingest.kafka.lanes import MOST_LANES, Lane
-from ingest.kafka.produce import NOTHING, read_request, write_answer
+from ingest.kafka.produce import NOTHING, read_request
 from ingest.kafka.producers import Producers
 from ingest.kafka.protocol import (
     MOST_OTHER_BYTES,
@@ -42,12 +42,13 @@ from ingest.kafka.protocol import (
     Header,
     Responder,
     Where,
-    frame_of,
     read_header,
 )
 from ingest.kafka.storing import Rules, Storing, settle_predecessor
+from ingest.kafka.sync_requests import SyncRequests
 from ingest.kafka.topics import Topics
 from ingest.pause import StreamPause
+from ingest.sockets.holding import DESCRIPTORS, descriptors
 from ingest.sockets.listening import refuse
 from spool.format.wire import Reason
 from spool.layout import Layout
@@ -65,9 +66,6 @@ REQUESTS, STORED, REPEATED, REFUSED, WAITING = range(KAFKA_WORDS)
 MOST_CLIENTS = 2048
 MEMORY_BYTES = 128 << 20
 """For requests of all clients, beside SMALL_BYTES of each."""
-SYNC_BYTES = 64 << 10
-IN_FLIGHT = 5
-"""Requests that an idempotent client has on their way, at most: then it waits for an answer."""
 TURN = 16
 """Requests of a client between two turns of others."""
 _TURNS = 256
@@ -81,6 +79,8 @@ _TICK_S = 0.05
 """Between two looks at the marks, and at replies that wait for a time."""
 _STEP_S = 0.05
 """Work of one kind in a step: then the others have their turn."""
+_BREATH_S = 0.005
+"""Between two looks at something that does not wake us."""
 _LOOK_S = 1.0
 """Between two looks for clients that are late."""
 _LINE_S = 30.0
@@ -115,9 +115,9 @@ class KafkaWorker:
         self.beat: Callable[[], None] = no_beat
         self._listeners = {one.fileno(): (one, options) for one, options in listeners.items()}
         self._buffers, self._producers, self._shared, self._topics = buffers, producers, shared, topics
-        self._bell, self._keeper_bell, self._kept, self._most = bell, keeper_bell, kept, most
-        self._unsynced = 0
-        """Bytes written since the last sync was asked for."""
+        self._bell, self._kept = bell, kept
+        self._most = min(most, descriptors() - DESCRIPTORS)
+        self._syncs = SyncRequests(shared, keeper_bell)
         self._intake = StreamPause(shared, Field.KAFKA_PAUSED)
         self._poll = select.epoll()
         for fd in (*self._listeners, bell, buffers.bells.taken):
@@ -169,16 +169,27 @@ class KafkaWorker:
         self._take_over()
         while not self.stopping:
             self.beat()
-            if not self._intake.is_paused():
+            if self._intake.is_paused():
+                self._answer_paused()
+            else:
                 self.step(_IDLE_S)
         self._finish()
+
+    def _answer_paused(self) -> None:
+        """Answer what was stored; the time of clients halts while nothing is received from them."""
+        now = time.monotonic()
+        self._look_at_taken()
+        self._answer_all(now)
+        for client in self._clients.values():
+            client.halt(now)
 
     def _take_over(self) -> None:
         """Have the runs of a predecessor stored, and note them for their producers."""
         used = [lane for lane in self._free if lane.number < self._buffers.used]
         while any(lane.waits for lane in used) and not self.stopping:
             os.eventfd_write(self._buffers.bells.offered, 1)
-            self._poll.poll(_TICK_S)
+            # Not by the poll: clients that connect meanwhile would end each wait.
+            time.sleep(_BREATH_S)
             self.beat()
         if not self.stopping:
             settle_predecessor(self._producers, used)
@@ -187,11 +198,11 @@ class KafkaWorker:
 
     def _finish(self) -> None:
         """End in order: clients send again to the next worker what was not answered."""
-        if not self.giving_way:
-            for fd, (listener, _options) in self._listeners.items():
-                self._poll.unregister(fd)
-                if fd not in self._kept:
-                    refuse(listener)
+        for fd, (listener, _options) in self._listeners.items():
+            # Those who connect now are the next worker's.
+            self._poll.unregister(fd)
+            if not self.giving_way and fd not in self._kept:
+                refuse(listener)
         for client in self._clients.values():
             client.sends_no_more = True
             self._watch(client)
@@ -265,6 +276,7 @@ class KafkaWorker:
                 return
             except OSError as error:
                 self._say("accept", f"no more connections can be accepted: {error.strerror}; they wait")
+                time.sleep(_BREATH_S)
                 return
             self._admit(sock, options)
 
@@ -470,7 +482,7 @@ class KafkaWorker:
             client, reply = self._busy[lane]
             assert reply.storing
             reply.storing.settle(lane)
-            self._unsynced += lane.bytes
+            self._syncs.count(lane.bytes)
             if self._queue and reply.storing.has_more:
                 # Others wait for a lane: each has it for one run.
                 self._give_back(lane)
@@ -508,13 +520,6 @@ class KafkaWorker:
             self._write(self._free[-1], client, reply)
             self._go_on(client)
 
-    def _want_sync(self, client: Client, end: int) -> None:
-        """Have the keeper sync before its interval is over, where much waits for it, or a client does."""
-        if self._unsynced >= SYNC_BYTES or len(client.replies) >= IN_FLIGHT:
-            self._unsynced = 0
-            self._shared.words[Field.SYNC_WANTED] = end
-            os.eventfd_write(self._keeper_bell, 1)
-
     def _stored(self, client: Client, reply: Reply) -> None:
         """All that a request stores is written: its answer waits for the sync, and its client may go on."""
         storing = reply.storing
@@ -537,7 +542,7 @@ class KafkaWorker:
             return
         if storing.request.acks:
             client.replies.append(reply)
-        self._want_sync(client, storing.end)
+            self._syncs.ask(storing.end, len(client.replies))
         self._answer(client, time.monotonic())
 
     # -- answers ----------------------------------------------------------------------------------------
@@ -547,7 +552,7 @@ class KafkaWorker:
         before = len(client.outbox)
         while client.replies and self._is_due(client, client.replies[0], now):
             reply = client.replies.popleft()
-            client.outbox += reply.data or self._encode(reply)
+            client.outbox += reply.encode()
         if client.replies:
             self._unanswered[client] = None
         else:
@@ -573,12 +578,6 @@ class KafkaWorker:
             if not one.answer.error:
                 one.refuse(Code.REQUEST_TIMED_OUT, "it is stored, and Kafka has not acknowledged it yet")
         return True
-
-    @staticmethod
-    def _encode(reply: Reply) -> bytes:
-        assert reply.storing
-        answers = [(one.part, one.answer) for one in reply.storing.parts]
-        return frame_of(reply.correlation, write_answer(reply.version, answers))
 
     def _is_full(self, topic: bytes) -> Reason | None:
         words = self._shared.words

@@ -79,10 +79,12 @@ class Wrong(IntEnum):
     """Of a format before 2."""
     CRC = 6
     CODEC = 7
-    """Compressed with what Kafka does not know, or damaged, or larger than a batch may be."""
+    """Compressed with a codec that Kafka does not have."""
     TRANSACTION = 8
     CONTROL = 9
     """Of a kind that brokers alone write, or with the broker's timestamps."""
+    UNPACKED = 10
+    """Decompressed, its records are more bytes than a batch may have, or they are damaged."""
 
 
 _RECORDS, _HEADERS, _TOO_LARGE = int(Wrong.RECORDS), int(Wrong.HEADERS), int(Wrong.TOO_LARGE)

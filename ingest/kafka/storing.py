@@ -60,9 +60,11 @@ _SENTENCES = {
     Wrong.LENGTH: (Code.CORRUPT_MESSAGE, "the length of the batch is wrong"),
     Wrong.MAGIC: (Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, "bruce takes record batches of format 2"),
     Wrong.CRC: (Code.CORRUPT_MESSAGE, "the checksum of the batch is wrong"),
-    Wrong.CODEC: (
-        Code.UNSUPPORTED_COMPRESSION_TYPE,
-        "the batch cannot be decompressed, or has more than 16 MiB",
+    Wrong.CODEC: (Code.UNSUPPORTED_COMPRESSION_TYPE, "Kafka has no such codec"),
+    # Java's client splits the batch then, and sends the halves.
+    Wrong.UNPACKED: (
+        Code.MESSAGE_TOO_LARGE,
+        "the records of the batch are more than 16 MiB, or cannot be decompressed",
     ),
     Wrong.TRANSACTION: (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "bruce takes no transactions"),
     Wrong.CONTROL: (Code.INVALID_RECORD, "the batch is of a kind that only brokers write"),
@@ -136,7 +138,8 @@ class Storing:
     """One request of one client."""
 
     def __init__(self, request: ProduceRequest, rules: Rules, uid: int = NO_ID) -> None:
-        self.request, self._rules, self._uid = request, rules, uid
+        # Without the batches: it waits longer for its answer than for them to be stored.
+        self.request, self._rules, self._uid = request._replace(parts=[]), rules, uid
         self.parts = [Batching(part) for part in request.parts]
         self.due = time.monotonic() + min(request.timeout_s, MOST_TIMEOUT_S)
         """When its client waits no longer."""

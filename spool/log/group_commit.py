@@ -48,6 +48,8 @@ from spool.storage.failpoint import ARMED
 READ_BYTES = 256 << 10
 """Most that is read before Python runs: more is a flood."""
 _FRAMES, _ENTRIES = 4096, 8
+SOONER = 4
+"""So many times shorter is the interval while a client waits for a commit."""
 SLICE_NS = 20_000_000
 """While little is written: between two looks whether sync_bytes are reached."""
 
@@ -72,7 +74,8 @@ SLICE_NS = 20_000_000
 ) = range(17)
 _WORDS = _SCRATCH + SCRATCH_WORDS
 _WRITTEN, _SYNCED = 8 * int(Field.WRITTEN), 8 * int(Field.SYNCED)
-_SYNC_WANTED, _SYNCED_SEQUENCE = 8 * int(Field.SYNC_WANTED), 8 * int(Field.SYNCED_SEQUENCE)
+_SYNC_WANTED, _SYNC_SOON = 8 * int(Field.SYNC_WANTED), 8 * int(Field.SYNC_SOON)
+_SYNCED_SEQUENCE = 8 * int(Field.SYNCED_SEQUENCE)
 _KEEPER_WAITS, _SUSPECT = 8 * int(Field.KEEPER_WAITS), 8 * int(Field.SUSPECT)
 
 
@@ -116,9 +119,10 @@ def _await(words: npt.NDArray[np.int64], functions: Libc) -> bool:
     page, scratch, most = Address(words[_PAGE]), Address(words.ctypes.data + 8 * _SCRATCH), words[_MOST]
     while True:
         time_ns, until, unsynced = now(functions, scratch, MONOTONIC), words[_UNTIL_NS], _unsynced(page, most)
-        wanted = load_acquire(Address(page + _SYNC_WANTED)) > load_acquire(Address(page + _SYNCED_SEQUENCE))
-        left = words[_SYNCED_AT_NS] + words[_INTERVAL_NS] - time_ns
-        rests = left <= 0 or wanted
+        synced = load_acquire(Address(page + _SYNCED_SEQUENCE))
+        soon = load_acquire(Address(page + _SYNC_SOON)) > synced
+        left = words[_SYNCED_AT_NS] + words[_INTERVAL_NS] // (SOONER if soon else 1) - time_ns
+        rests = left <= 0 or load_acquire(Address(page + _SYNC_WANTED)) > synced
         if unsynced > 0 and (rests or unsynced >= most):
             return True
         if time_ns >= until:

@@ -399,6 +399,7 @@ _OF_THE_LOG = (
     Field.SUSPECT,
     Field.READ_POSITION,
     Field.SYNC_WANTED,
+    Field.SYNC_SOON,
 )
 """Words that say something of positions in the log, or of its numbers."""
 

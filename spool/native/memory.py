@@ -23,7 +23,7 @@ acquire), or changed by `exchange`. On x86 both are plain moves, and bind only t
     state: SYNCED, SYNCED_SEQUENCE              keeper                   delivery worker
     state: KEEPER_WAITS, SUSPECT, QUOTAS,       keeper                   ingest worker
            QUOTA_TOPICS and its rows
-    state: SYNC_WANTED                          Kafka worker             keeper
+    state: SYNC_WANTED, SYNC_SOON               Kafka worker             keeper
     state: PAUSE                                `drain --stop-intake`    ingest worker
 
 KEEPER_WAITS is read behind a `fence`: WRITTEN must be visible before that read. Python's own stores into

@@ -125,6 +125,8 @@ class Field(IntEnum):
     """Kafka worker: as STREAMS_PAUSED."""
     KAFKA_WANTS_MARKS_NS = 4009
     """Kafka worker: as ACK_WANTS_MARKS_NS."""
+    SYNC_SOON = 4010
+    """Kafka worker: the same as SYNC_WANTED, but soon: some client waits for it."""
 
     BROKERS = 4096
     """delivery: count, then rows of BROKER_WORDS: id, state, offset, messages in flight, acknowledged."""

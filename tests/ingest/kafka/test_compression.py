@@ -46,11 +46,11 @@ def records(codec: int, data: bytes, most: int = MOST) -> bytes:
 
 
 def is_refused(codec: int, data: bytes, most: int = MOST) -> bool:
-    """Whether they are refused, for the codec."""
+    """Whether they are refused, as bytes that no records come of."""
     try:
         records(codec, data, most)
     except BadBatch as error:
-        return (error.wrong, error.at) == (Wrong.CODEC, -1)
+        return error.wrong is (Wrong.UNPACKED if codec in range(1, 5) else Wrong.CODEC) and error.at == -1
     return False
 
 

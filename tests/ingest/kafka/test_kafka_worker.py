@@ -13,12 +13,13 @@ from kafka.protocol.sasl import SaslHandshakeRequest
 
 from ingest.buffers import connection_buffer
 from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything, read_connection_buffers
-from ingest.kafka import kafka_worker, storing
+from ingest.kafka import clients, kafka_worker, storing
 from ingest.kafka.clients import Client, Options
 from ingest.kafka.errors import Code
 from ingest.kafka.kafka_worker import MEMORY_BYTES
 from ingest.kafka.lanes import Lane
 from ingest.kafka.producers import Producer
+from ingest.sockets.holding import DESCRIPTORS
 from ingest.worker import burst
 from spool.format.wire import Reason
 from spool.log.quotas import NAME, NAME_BYTES, OVER, row_at
@@ -38,7 +39,7 @@ DOOR_STEPS = [
     (connection_buffer, "offer"),
     (connection_buffer, "free_buffer"),
     (storing, "note_stored"),
-    (kafka_worker, "write_answer"),
+    (clients, "write_answer"),
 ]
 INGEST_STEPS = [
     (ConnectionBuffers, "gather"),
@@ -276,6 +277,58 @@ def test_a_request_that_is_stored_gives_its_memory_back(door: Door) -> None:
     assert door.worker._memory._given == 0
 
 
+def test_a_request_that_waits_for_its_answer_takes_no_memory(door: Door) -> None:
+    """Its batches are in the log, or are refused: no part of its frame is kept."""
+    caller = door.connect()
+    caller.send([("orders", 0, record_batch([Record(b"x" * 1000)] * 300)), ("none", 0, numbered(0, 1))])
+    for _ in range(20):
+        door.worker.step(0)
+        door.store()
+    (client,) = door.worker._clients.values()
+    (reply,) = client.replies
+    assert reply.storing
+    assert [len(one.part.records) for one in reply.storing.parts] == [0, 0]
+    assert not reply.storing.request.parts
+
+
+def test_answered_while_the_intake_is_paused(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing more is received, and no client's time goes on."""
+    caller, other = door.connect(), door.connect()
+    caller.send([("orders", 0, numbered(0, 1))])
+    other.sock.sendall(struct.pack(">i", 1000) + b"begun")
+    for _ in range(3):
+        door.worker.step(0)
+        door.store()
+    door.intake.spool.step()
+    caller.send([("orders", 0, numbered(1, 1))])
+    later = time.monotonic() + 100
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    door.worker._answer_paused()
+    assert outcome_of(caller.receive()) == [(0, 0)]
+    door.worker._look_for_late(later)
+    assert len(door.worker._clients) == 2
+    door.store()
+    assert door.values() == values(0, 1)
+
+
+def test_those_who_connect_while_it_gives_way(door: Door) -> None:
+    """They are the next worker's: this one would serve them, and then end them."""
+    caller = door.connect()
+    caller.send([("orders", 0, numbered(0, 1))])
+    for _ in range(3):
+        door.worker.step(0)
+        door.store()
+    door.intake.spool.step()
+    late = door.connect()
+    door.worker.giving_way = True
+    door.worker._finish()
+    assert outcome_of(caller.receive()) == [(0, 0)]
+    assert caller.receive() is None
+    assert not door.worker._clients
+    door.restart()
+    assert late.produce(numbered(1, 1)) == (0, 1)
+
+
 def test_all_that_came_has_its_turn_before_the_end(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests with acks=0, and then the end of the connection, while others take the worker's time."""
     caller = door.connect()
@@ -443,10 +496,10 @@ def test_refusals_are_few_lines(door: Door, caplog: pytest.LogCaptureFixture) ->
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_too_many(memory: Path) -> None:
-    """Of too many connections of a user new ones are closed; another user gets an idle one's place."""
+def test_too_many(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more connections than descriptors new ones of a user are closed; another user gets an idle one's."""
+    monkeypatch.setattr(kafka_worker, "descriptors", lambda: DESCRIPTORS + 3)
     door = Door(memory)
-    door.worker._most = 3
     callers = []
     for _ in range(4):
         callers.append(door.connect())
@@ -487,9 +540,9 @@ def test_killed_at_each_step(memory: Path, who: str, *, after: bool) -> None:
         directory = memory / f"{at}"
         directory.mkdir()
         door, kill = Door(directory), Kill(at, after=after)
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as steps:
             for home, name in DOOR_STEPS if who == "door" else INGEST_STEPS:
-                patch.setattr(home, name, kill.wrap(getattr(home, name)))
+                steps.setattr(home, name, kill.wrap(getattr(home, name)))
             for first in (0, 300, 310):
                 _send_until_answered(door, first, 300 if first == 0 else 10, who)
         assert door.values() == values(0, 320), f"killed at {at}"

@@ -99,7 +99,7 @@ def test_many_damaged_batches(door: Door) -> None:
     assert other.produce(numbered(5, 1), topic="other")[0] == 0
     time.sleep(0.1)
     door.settle()
-    wrong = int(Code.UNSUPPORTED_COMPRESSION_TYPE), -1
+    wrong = int(Code.MESSAGE_TOO_LARGE), -1
     assert outcome_of(caller.receive()) == [wrong, wrong, (0, 0)]
 
 

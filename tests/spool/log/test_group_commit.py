@@ -22,7 +22,7 @@ from spool.format.segment_format import MARK_BYTES
 from spool.format.wire import encode
 from spool.index.committed import read_committed
 from spool.log import group_commit
-from spool.log.group_commit import READ_BYTES, GroupCommit
+from spool.log.group_commit import READ_BYTES, SOONER, GroupCommit
 from spool.native.libc import libc
 from spool.native.memory import function_address
 from spool.shared.state import Field
@@ -158,6 +158,21 @@ def test_a_sync_that_is_wanted_ends_the_interval(memory: Path) -> None:
     timer.join()
     assert spool.synced == 6
     assert time.monotonic() - began < 8.0
+    spool.crash()
+
+
+@pytest.mark.parametrize(("age_s", "commits"), [(0, False), (60 / SOONER, True)])
+def test_a_sync_that_is_wanted_soon(memory: Path, age_s: float, *, commits: bool) -> None:
+    """It begins when a part of the interval is over."""
+    spool = SpoolFixture(memory, sync_interval_ms=60_000)
+    spool.fill(1)
+    spool.step()
+    spool.fill(1)
+    spool.shared.words[Field.SYNC_SOON] = 6
+    group = spool.keeper._group
+    group._array[group_commit._SYNCED_AT_NS] -= int(age_s * 1e9)
+    assert not wait(spool, LONG_S if commits else SHORT_S, 0.0)
+    assert (spool.synced == 6) == commits
     spool.crash()
 
 
