@@ -55,6 +55,9 @@ NAMELESS_QUEUE = BACKLOG
 ACCEPTS = BACKLOG + 1
 """Accepted between two looks at the connections that are there: all that the kernel's queue holds. One who
 connects faster than it is emptied fills it, and others are turned away."""
+_FIRST = MOST_BUFFERS
+_NUMBERS = (1 << 32) - _FIRST
+"""The numbers of newcomers, from the first one that no buffer has: the store takes four bytes of them."""
 _CREDENTIALS = struct.Struct("3I")
 _PEER = np.dtype(
     [
@@ -62,11 +65,14 @@ _PEER = np.dtype(
         ("family", "<u2"),
         ("port", ">u2"),
         ("address", "V4"),
+        ("address_6", "V16"),
     ]
 )
-"""An accepted connection, the kernel's struct ucred, and the beginning of its struct sockaddr_in."""
+"""An accepted connection, the kernel's struct ucred, and the beginning of its struct sockaddr_in, or of
+sockaddr_in6, which has the address behind a word."""
 _PEER_BYTES, _UCRED_AT, _UCRED_BYTES = _PEER.itemsize, 4, _CREDENTIALS.size
-_NAME_AT, _NAME_BYTES = _UCRED_AT + _UCRED_BYTES, 8
+_NAME_AT = _UCRED_AT + _UCRED_BYTES
+_NAME_BYTES = _PEER_BYTES - _NAME_AT
 _CLOEXEC, _SOL_SOCKET, _SO_PEERCRED = int(socket.SOCK_CLOEXEC), socket.SOL_SOCKET, socket.SO_PEERCRED
 _ACCEPT4, _GETSOCKOPT, _ERRNO, _CLOSE = range(4)
 _PASSING = (errno.ECONNABORTED, errno.EINTR, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH)
@@ -98,7 +104,7 @@ class Newcomers:
         self._users, self._store = users, store
         self._acceptor = Acceptor()
         self._turns: RoundRobin[Newcomer] = RoundRobin()
-        self._number = MOST_BUFFERS
+        self._number = _FIRST
         self._unheld: dict[Newcomer, None] = {}
         """Those that the store does not have yet."""
         self._has_refused = False
@@ -117,12 +123,12 @@ class Newcomers:
 
     def accept(self, listener: socket.socket) -> bool:
         """Accept waiting connections, ACCEPTS at most; whether none waits any more. Raises NoDescriptors."""
-        now, left, kind = time.monotonic(), ACCEPTS, kind_of(listener)
+        now, left = time.monotonic(), ACCEPTS
         self._users.sweep(now)
         while left > 0 and (room := self._most_now()) > 0:
             peers, more = self._acceptor.accept(listener, min(left, room))
             for some in by_user(peers):
-                self._enter(kind, some, now)
+                self._enter(listener, some, now)
             if not more:
                 return True
             left -= max(1, len(peers))
@@ -135,7 +141,7 @@ class Newcomers:
 
     def adopt(self, number: int, sock: socket.socket) -> None:
         """One of a predecessor, which the store has."""
-        self._number = max(self._number, number + 1)
+        self._number = max(self._number, _behind(number))
         self._add(number, sock, sender_of(sock), self._users.enter(uid_of(sock)), is_held=True)
 
     def hold(self) -> None:
@@ -162,18 +168,18 @@ class Newcomers:
         newcomer.user.newcomers -= 1
         self._unheld.pop(newcomer, None)
 
-    def _enter(self, kind: int, peers: npt.NDArray[np.void], now: float) -> None:
+    def _enter(self, listener: socket.socket, peers: npt.NDArray[np.void], now: float) -> None:
         """Let in what a user has connected, as far as it may connect so fast."""
-        uid, family = int(peers[0]["uid"]), socket.AF_UNIX if kind == UNIX else socket.AF_INET
+        uid, kind = int(peers[0]["uid"]), kind_of(listener)
         user = self._users.enter(uid)
         count = user.allowance.take(now, len(peers))
         queue = NAMELESS_QUEUE if uid == NO_ID else QUEUE
         count = max(count, min(len(peers), queue - user.newcomers))
         for peer in peers[:count]:
-            sock = socket.socket(family, socket.SOCK_STREAM, 0, int(peer["fd"]))
+            sock = socket.socket(listener.family, socket.SOCK_STREAM, 0, int(peer["fd"]))
             newcomer = self._add(self._number, sock, _sender(kind, peer), user, is_held=False)
             self._unheld[newcomer] = None
-            self._number += 1
+            self._number = _behind(self._number)
             if self._room < 0:
                 self._close_newest()
         if len(peers) > count:
@@ -222,6 +228,10 @@ class Newcomers:
         else:
             # No other process holds it: to close it is enough, and costs half.
             newcomer.sock.close()
+
+
+def _behind(number: int) -> int:
+    return _FIRST + (number + 1 - _FIRST) % _NUMBERS
 
 
 class RoundRobin(Generic[Item]):
@@ -300,7 +310,8 @@ class Acceptor:
         peers = self._peers[1 : 1 + count]
         if kind == TCP and count:
             server = end_of(listener.getsockname(), listener.family)
-            clients = (End(port, bytes(ip)) for port, ip in peers[["port", "address"]].tolist())
+            which = "address_6" if listener.family == socket.AF_INET6 else "address"
+            clients = (End(port, bytes(ip)) for port, ip in peers[["port", which]].tolist())
             peers["uid"] = _uids([(client, server) for client in clients])
         return peers, code not in _NONE_WAITS
 

@@ -401,7 +401,7 @@ class StreamWorker:
             connection.user,
             int(connection_buffer.filled(connection.head) - connection_buffer.consumed(connection.head)),
         )
-        if connection.grant and got <= connection.least:
+        if connection.grant and got < connection.least:
             self._memory.turn_over(connection)
         if not got:
             put(connection, user.idle)
@@ -429,10 +429,11 @@ class StreamWorker:
             return
         if got == -errno.EAGAIN:
             connection.readable = False
+        elif got < 0 and got != -errno.EINTR and not connection.has_failed:
+            # recvmmsg tells of an error before the bytes that came, which are still there: then it is over.
+            connection.has_failed = True
+            connection_buffer.count_error(self._counts, connection.head)
         elif got <= 0 and got != -errno.EINTR:
-            # The end of the stream, or an error that is one.
-            if got < 0:
-                connection_buffer.count_error(self._counts, connection.head)
             self._disconnect(connection)
 
     def _is_waiting(self, connection: Connection) -> bool:
@@ -513,6 +514,8 @@ class StreamWorker:
             if self._stays(connection) and is_late(connection, self._intake.now()):
                 self._refusals.give_up_waiting(connection)
                 self._expel(connection, Reason.TOO_SLOW)
+        # None that is to go may have been idle before.
+        self._relieve()
 
     def _relieve(self) -> None:
         """Have no more connections than there may be."""

@@ -179,8 +179,8 @@ class Connection:
         """Of a message that is not finished: when it began, when a byte came last, how many there are."""
         self.offered = Offered()
         self.readable = self.waiting = False
-        self.is_held = self.is_watched = self.is_over = False
-        """Whether the store of descriptors has it; the kernel tells us of it; all has come."""
+        self.is_held = self.is_watched = self.is_over = self.has_failed = False
+        """Whether the store of descriptors has it; the kernel tells us of it; all has come; an error came."""
 
     @property
     def starved(self) -> bool:
@@ -410,7 +410,7 @@ class BufferMemory:
     def turn_over(self, connection: Connection) -> bool:
         """Bring what is not consumed to the other side, and give back what a message took.
 
-        False, with nothing changed, when there is no memory for it.
+        False when there is no memory for it: nothing is moved then.
         """
         head, buffers, number = connection.head, self._buffers, connection.number
         side, left = (
@@ -418,15 +418,23 @@ class BufferMemory:
             int(connection_buffer.filled(head)) - int(connection_buffer.consumed(head)),
         )
         room = max(connection.least, self._users.wanted(left))
+        if not left:
+            # Also without memory for the other side: nothing of this one is read again.
+            self._shrink(connection, side, left)
         if not buffers.reserve(number, 1 - side, 0, room):
             return False
         connection_buffer.turn_over(head, buffers.side(number, side), buffers.side(number, 1 - side))
-        if connection.room > connection.least:
-            buffers.give_back(number, side, connection.least)
-        if left <= connection.least:
-            self._users.release(connection)
+        self._shrink(connection, side, left)
         connection.room = room
         return True
+
+    def _shrink(self, connection: Connection, side: int, left: int) -> None:
+        """Give back what a message took of a side, of which so many bytes go on."""
+        if connection.room > connection.least:
+            self._buffers.give_back(connection.number, side, connection.least)
+            connection.room = connection.least
+        if left <= connection.least:
+            self._users.release(connection)
 
     def free(self, connection: Connection) -> None:
         """Its buffer needs none any more."""

@@ -24,6 +24,7 @@ from ingest.streams.stream_worker import MOST_CONNECTIONS
 from ingest.streams.users import Allowance, Connection, User, Users, put
 from spool.format.wire import encode
 from spool.native.memory import Address
+from tests.daemon import free_port
 from tests.ingest.processes import PATIENCE_S
 from tests.ingest.stream_clients import Streams
 
@@ -45,6 +46,60 @@ def streams(memory: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> Iterato
     made = Streams(memory, most=most)
     yield made
     made.close()
+
+
+def test_newcomers_at_the_other_loopback(memory: Path) -> None:
+    """At ::1, which a service manager may hand over, users are known, too, before and behind a kill."""
+    streams = Streams(memory)
+    with socket.create_server(("::1", free_port()), family=socket.AF_INET6) as listener:
+        listener.setblocking(False)
+        streams.listeners.append(listener)
+        streams.succeed()
+        with socket.create_connection(listener.getsockname()[:2]) as sender:
+            for _ in range(2):
+                sender.sendall(GOOD)
+                streams.settle()
+                (connection,) = streams.worker._connections.values()
+                assert connection.user.key == os.getuid()
+                streams.succeed()
+        streams.listeners.remove(listener)
+    assert streams.stored == [GOOD, GOOD]
+    streams.close()
+
+
+def test_numbers_end(streams: Streams) -> None:
+    """Newcomers have numbers of four bytes, which begin again."""
+    newcomers = streams.worker._newcomers
+    newcomers._number = (1 << 32) - 1
+    for _ in range(2):
+        streams.connect()
+    for listener in streams.listeners:
+        newcomers.accept(listener)
+    newcomers.hold()
+    assert {one.number for some in newcomers._turns._of.values() for one in some} == {
+        (1 << 32) - 1,
+        connection_buffers.MOST_BUFFERS,
+    }
+    streams.settle()
+    assert len(streams.worker._connections) == 2
+
+
+@pytest.mark.parametrize("most", [2])
+def test_more_than_there_may_be(streams: Streams) -> None:
+    """While all wait for the log none can go; the one that was idle longest goes later."""
+    senders = []
+    for _ in range(3):
+        senders.append(streams.connect())
+        senders[-1].sendall(GOOD)
+        streams.step()
+        streams.step()
+    assert len(streams.worker._connections) == 3
+    streams.settle()
+    assert len(streams.worker._connections) == 3
+    streams.worker._look_at = 0.0
+    streams.settle()
+    assert len(streams.worker._connections) == 2
+    assert streams.stored == [GOOD] * 3
 
 
 def test_a_buffer_behind_many_newcomers(streams: Streams) -> None:

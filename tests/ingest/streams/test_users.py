@@ -319,6 +319,37 @@ def test_memory_is_given_back(streams: Streams, monkeypatch: pytest.MonkeyPatch)
     assert (kept(), len(streams.samples[0])) == (0, SAMPLE_BYTES)
 
 
+def test_memory_is_given_back_where_there_is_none(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large message that is taken leaves nothing behind, also if the file system is full by then."""
+    large, pool = encode(b"t", bytes(90_000)), streams.worker.users.large
+    sender = streams.connect()
+    sender.sendall(large[:50_000])
+    streams.settle()
+    sender.sendall(large[50_000:])
+    streams.step()
+    with monkeypatch.context() as full:
+        full.setattr(streams.buffers, "reserve", lambda *_: False)
+        streams.settle()
+        assert streams.stored == [large]
+        assert pool.given == 0
+        sender.sendall(large)
+        streams.step()
+        assert streams.worker._starving
+    streams.settle()
+    assert (streams.stored, pool.given) == ([large] * 2, 0)
+
+
+def test_a_message_keeps_its_memory_until_it_is_there(streams: Streams) -> None:
+    """Also where as much has come as any connection may have: it would wait for more a second time."""
+    large, sender = encode(b"t", bytes(90_000)), streams.connect()
+    sender.sendall(large[: users.ROOM])
+    streams.settle()
+    assert streams.worker.users.large.given >= len(large)
+    sender.sendall(large[users.ROOM :])
+    streams.settle()
+    assert (streams.stored, streams.worker.users.large.given) == ([large], 0)
+
+
 def test_users_by_tcp(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One that opens too many connections by TCP takes nothing from others, by whichever door they come."""
     streams, good = Streams(memory, most=8), encode(b"t", b"v")
