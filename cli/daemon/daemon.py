@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -159,9 +160,9 @@ class Daemon:
         """
         stale = (Field.SPARE, Field.FULL, Field.STREAMS_PAUSED, Field.KAFKA_PAUSED)
         self.shared.words[[*stale, Field.LOW_WATERMARK, Field.EVICT]] = 0
-        if go_behind_written(self._spool.layout, self._spool.identity, self.shared):
-            # It would tell clients that what the log lacks is stored.
-            producers_path(self._staging).unlink(missing_ok=True)
+        # Producers would tell clients that what the log lacks is stored.
+        forget = partial(producers_path(self._staging).unlink, missing_ok=True)
+        go_behind_written(self._spool, self.shared, forget)
 
     def _refuse_copy(self) -> None:
         """Raise SpoolBusy beside the daemon of a copy: both would have one shared state, and one staging."""

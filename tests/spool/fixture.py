@@ -59,7 +59,12 @@ class SpoolFixture:
         self.images: dict[int, bytes] = {}
         """By inode, the bytes that are certainly on the disk: those of the last sync."""
         self._spool: recovery.OpenSpool | None = None
+        self.forgets = 0
+        """Starts that found messages gone which were written before in the same boot."""
         self.open()
+
+    def _forget(self) -> None:
+        self.forgets += 1
 
     def open(self) -> None:
         """Open the spool like a daemon that starts."""
@@ -67,7 +72,7 @@ class SpoolFixture:
             self._spool = recovery.open_spool(self.options)
             self.identity = self._spool.identity
             self.shared = SharedState(self.runtime / f"page-{self.boot}-{self.identity.spool.hex()}")
-            recovery.go_behind_written(self.layout, self.identity, self.shared)
+            recovery.go_behind_written(self._spool, self.shared, self._forget)
             self.keeper = Keeper(
                 self.layout,
                 self.identity,

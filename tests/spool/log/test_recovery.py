@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from spool.errors import SpoolBusy, UnknownVersion
+from spool.format.scan import read_header
 from spool.format.segment_format import HEADER, HEADER_BYTES, VERSION
 from spool.layout import SPARE
 from spool.log.recovery import open_spool
@@ -184,7 +185,9 @@ def test_a_log_that_was_put_back_gives_no_number_again(
         spool.fill(1)
     given_out = int(spool.shared.words[Field.WRITTEN_SEQUENCE])
     put_back(spool, backup)
+    before = spool.forgets
     spool.open()
+    assert spool.forgets == before + 1
     # Before the first message it may be killed, or stopped.
     spool.reopen()
     spool.stop()
@@ -207,4 +210,38 @@ def test_a_log_that_was_put_back_whole_goes_on(spool: SpoolFixture, tmp_path: Pa
     put_back(spool, tmp_path / "backup")
     spool.open()
     stored += spool.fill(1)
+    assert spool.records() == [*enumerate(stored)]
+    assert not spool.forgets
+
+
+def test_segments_that_were_put_back_alone(spool: SpoolFixture, tmp_path: Path) -> None:
+    """Index and shared state are of the later life: what they say of its messages is forgotten."""
+    spool.fill(3)
+    spool.step()
+    shutil.copytree(spool.layout.segments, tmp_path / "backup")
+    spool.fill(5)
+    spool.step()
+    synced = spool.synced
+    spool.crash()
+    shutil.rmtree(spool.layout.segments)
+    shutil.copytree(tmp_path / "backup", spool.layout.segments)
+    spool.open()
+    assert spool.forgets == 1
+    assert spool.fill(1) == [data for number, data in spool.records() if number > synced]
+    spool.reopen()
+    assert spool.forgets == 1
+
+
+def test_a_suspect_behind_which_it_goes_on(spool: SpoolFixture) -> None:
+    """A segment whose sync failed is sealed in a fresh file: a second sync of it would say nothing."""
+    stored = spool.fill(2)
+    spool.step()
+    live = spool.layout.segment(*spool.layout.list_segments()[-1])
+    spool.crash()
+    spool.shared.words[Field.SUSPECT] = int(read_header(live)["number"])
+    spool.shared.words[Field.WRITTEN_SEQUENCE] = len(stored) + 1
+    before = live.stat().st_ino
+    spool.open()
+    assert live.stat().st_ino != before
+    assert not spool.shared.words[Field.SUSPECT]
     assert spool.records() == [*enumerate(stored)]
