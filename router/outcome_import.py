@@ -313,8 +313,9 @@ class JobDiscards:
         self._log.flush()
 
     def close(self) -> None:
-        """Let go of the segments."""
+        """Let go of the segments, and log the last discards."""
         self._reader.close()
+        self._log.close()
 
     def take_over(self, sequences: Sequences, reasons: Reasons) -> Iterator[None]:
         """Count these, in ascending order, by reason and topic; what is marked already is passed over.

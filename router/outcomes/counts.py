@@ -127,7 +127,7 @@ class DiscardNames:
 
 
 class DiscardLog:
-    """Counts between lines. `flush` now and then, so that the last ones are logged, too."""
+    """Counts between lines. `flush` now and then, and `close`, so that the last ones are logged, too."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._throttle = Throttle(DISCARD_LINES_S, clock=clock)
@@ -149,6 +149,11 @@ class DiscardLog:
         for key in list(self._open):
             if self._throttle.due(key):
                 self._log(key)
+
+    def close(self) -> None:
+        """Log all that no line counts yet."""
+        for key in list(self._open):
+            self._log(key)
 
     def _log(self, key: tuple[int, bytes]) -> None:
         reason, topic = key

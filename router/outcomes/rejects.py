@@ -369,9 +369,10 @@ class Rejects:
         return start
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for what is being written, and log the last discards."""
         self._writer.shutdown()
         self._contents.close()
+        self._log.close()
 
     # -- dead letters -----------------------------------------------------------------------------------
 

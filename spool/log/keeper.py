@@ -254,6 +254,7 @@ class Keeper:
         # Once more, in case a sync has failed: from a fresh file.
         self.commit()
         self._committer.seal_last()
+        self._note_history(ends=True)
         if self._packer:
             self._packer.close()
         if self._options.keep_delivered_hours is not None:
@@ -384,8 +385,8 @@ class Keeper:
         log_bytes = self._committer.number * self._options.segment_bytes + int(self._committer.tail[POSITION])
         self._provision.restock(self._written(), log_bytes)
 
-    def _note_history(self) -> None:
-        """Add a sample to the history, for rates."""
+    def _note_history(self, *, ends: bool = False) -> None:
+        """Add a sample to the history, for rates. `ends`: say of all refusals that they were."""
         words, tail = self._shared.words, self._committer.tail
         low_watermark, end = int(words[Field.LOW_WATERMARK]), int(tail[SEQUENCE])
         try:
@@ -394,7 +395,7 @@ class Keeper:
             log.debug("no sample for the rates: %s", error)
             return
         refused = int(tail[DISCARDED:].sum()) + sum(row.count for row in ledger)
-        self._refusals.note(tail, ledger)
+        self._refusals.note(tail, ledger, ends=ends)
         self._history.note(
             int(tail[STORED]) + refused,
             int(words[Field.DELIVERED]),

@@ -26,14 +26,17 @@ class RefusalLog:
         self._throttle = Throttle(QUIET_S, clock=clock)
         self._before: Counter[int] | None = None
 
-    def note(self, tail: Tail, ledger: Iterable[Discards]) -> None:
-        """Take the present totals of frames and ledger; those of the first call are not logged."""
+    def note(self, tail: Tail, ledger: Iterable[Discards], *, ends: bool = False) -> None:
+        """Take the present totals of frames and ledger; those of the first call are not logged.
+
+        `ends`: log them at once, as no call follows.
+        """
         totals = Counter({reason: int(count) for reason, count in enumerate(tail[DISCARDED:])})
         for row in ledger:
             totals[row.reason] += row.count
         if self._before is None:
             self._before = totals
-        if not (news := totals - self._before) or not self._throttle.due():
+        if not (news := totals - self._before) or not (self._throttle.due() or ends):
             return
         listed = ", ".join(
             f"{count} {reason_in_words(reason_name(reason))}" for reason, count in news.most_common()

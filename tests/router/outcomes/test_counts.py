@@ -39,6 +39,16 @@ def test_the_first_at_once_the_others_together(caplog: pytest.LogCaptureFixture)
     assert log._open == {}
 
 
+def test_the_last_ones(caplog: pytest.LogCaptureFixture) -> None:
+    """At the end all are said, before their time."""
+    log = DiscardLog(clock=Clock())
+    for number in range(10):
+        log.note(Reason.TOO_LARGE, b"t", number, 1)
+    for _ in range(2):
+        log.close()
+    assert said(caplog) == [1, 9]
+
+
 def test_each_reason_and_topic_by_itself(caplog: pytest.LogCaptureFixture) -> None:
     """A flood of one does not hide another."""
     clock = Clock()

@@ -87,6 +87,16 @@ def test_refused_messages_are_dead_lettered(dead: Bench) -> None:
     dead.check_order()
 
 
+def test_all_discards_are_said_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of the last seconds, too: the next start does not know that no line counts them."""
+    with made(topic=b"") as bench:
+        for _ in range(3):
+            bench.send([(b"a", 1, HUGE)])
+            bench.settle()
+    found = [line.partition(" from ")[0] for line in caplog.messages if " discarded: too_large" in line]
+    assert found == ["1 message", "2 messages"]
+
+
 def test_an_unknown_topic_is_dead_lettered_after_its_grace_time() -> None:
     """However long that is; and what comes later at once."""
     with made(grace_s=5.0) as bench:

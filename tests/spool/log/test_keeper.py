@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 
 from spool.errors import SpoolFull
-from spool.format.frame import SEQUENCE
+from spool.format.frame import DISCARDED, SEQUENCE
 from spool.format.scan import CHUNK_BYTES
 from spool.format.segment import create_spare
-from spool.format.wire import encode
+from spool.format.wire import Reason, encode
 from spool.layout import SENT, SPARE
 from spool.log.keeper import EVICTION_S, Pauses
 from spool.options import Full
@@ -213,6 +213,17 @@ def test_a_segment_delivered_before_its_turn_is_sealed_under_its_new_name(spool:
     for _ in range(10):
         spool.step()
     assert [bool(s.footer) for s in spool.segments()] == [True] * (len(spool.segments()) - 1) + [False]
+
+
+def test_refusals_are_said_at_the_end(spool: SpoolFixture, caplog: pytest.LogCaptureFixture) -> None:
+    """Those since the last line, too: the next start takes them for said."""
+    keeper = spool.keeper
+    for refused in (0, 1, 2):
+        keeper._committer.tail[DISCARDED + Reason.SHORT] += refused
+        keeper._note_history()
+    spool.stop()
+    found = [line.partition(" discarded")[0] for line in caplog.messages if " at intake" in line]
+    assert found == ["1 message was", "2 messages were"]
 
 
 def test_damage_in_the_live_segment_is_passed_over_and_said(

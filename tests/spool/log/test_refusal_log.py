@@ -42,3 +42,9 @@ def test_lines(caplog: pytest.LogCaptureFixture) -> None:
     clock.now += QUIET_S
     told.note(tail, [replace(full, count=full.count + 1)])
     assert caplog.messages == ["1 message was discarded at intake: 1 spool_full (the spool had no room)"]
+    told.note(tail, [replace(full, count=full.count + 3)])
+    assert len(caplog.messages) == 1
+    for _ in range(2):
+        told.note(tail, [replace(full, count=full.count + 3)], ends=True)
+    said = "2 messages were discarded at intake: 2 spool_full (the spool had no room)"
+    assert caplog.messages[1:] == [said]
