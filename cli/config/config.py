@@ -33,7 +33,7 @@ from cli.config.settings import (
 from cli.terminal.errors import ConfigError
 from dispatch.errors import BadProperty
 from dispatch.options import CREDENTIAL, SPARK, DispatchOptions, properties
-from ingest.sockets.inputs import DATAGRAM, DELIVERED, KAFKA, STREAM, TCP, Input
+from ingest.sockets.inputs import DATAGRAM, KAFKA, STREAM, TCP, Input
 from router.limits import Rate
 from spool.format.segment_format import largest_message
 from spool.options import MIB, SpoolOptions
@@ -263,14 +263,7 @@ def _input(number: str, table: dict[str, Any], where: str, mode: int, group: str
 
 
 def _check_inputs(options: IngestOptions, settings: Settings) -> None:
-    """Whether each place is named once, and can keep what it promises. Raises ConfigError."""
-    mode = settings.get(("dispatch", "mode"))
-    if mode and mode.value == "at_most_once" and any(one.acknowledge == DELIVERED for one in options.inputs):
-        raise ConfigError(
-            mode.where,
-            '[dispatch] mode = "at_most_once" waits for no answer of Kafka: leave acknowledge = "delivered" '
-            "out of [[input]], or choose another mode",
-        )
+    """Whether each place is named once. Raises ConfigError."""
     seen: set[Path | int | None] = {
         options.datagram_socket,
         options.ack_socket,

@@ -177,7 +177,8 @@ class IngestOptions:
     """More places, each a table: `datagram` or `stream`, the path of a UNIX socket, with a `mode` and a
     `group` of its own (those of [ingest], where they are not given); or `tcp`, a port of 127.0.0.1; or
     `kafka`, such a port to which any Kafka client produces as to a broker. Its acks=all is this host's disk;
-    with `acknowledge = "delivered"` it is Kafka's, and a client hears a timeout while Kafka is away. With
+    with `acknowledge = "delivered"` it is Kafka's, and a client hears a timeout while Kafka is away; not in
+    mode "at_most_once", which waits for no answer of Kafka. With
     `allow_unknown` it takes messages for topics that Kafka was not seen to have. Danger: as tcp_port. SIGHUP
     adds and removes inputs, without touching the others."""
 

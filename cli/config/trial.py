@@ -20,6 +20,7 @@ from dispatch.errors import BadProperty
 from dispatch.options import WHOLE_ACKS, DispatchOptions, properties, topic_properties
 from ingest.access import Rules, look_up
 from ingest.errors import BadAccessRule
+from ingest.sockets.inputs import DELIVERED
 from router import BadPartitioner
 from router.partition import Partitioners
 from status.access import BadAccess, open_access
@@ -68,6 +69,7 @@ def try_parts(config: Config) -> Rules:
         check_properties(config.dispatch)
         open_access(config.status)
         _try_groups(config)
+        _try_inputs(config)
         return Rules(config.access)
     except BadProperty as error:
         raise _refusal(config, error, "kafka", error.key) from None
@@ -95,6 +97,17 @@ def weak_acks(options: DispatchOptions) -> Iterator[str]:
                 f'{table} "acks" is {acks}: messages that one broker has acknowledged are lost with that '
                 "broker"
             )
+
+
+def _try_inputs(config: Config) -> None:
+    """Whether they can keep what they promise, also where a reload leaves the mode. Raises ConfigError."""
+    waits = any(one.acknowledge == DELIVERED for one in config.ingest.inputs)
+    if waits and config.dispatch.mode == "at_most_once":
+        sentence = (
+            '[[input]] acknowledge = "delivered": [dispatch] mode = "at_most_once" waits for no answer of '
+            "Kafka, so leave it out, or start with another mode"
+        )
+        raise _refusal(config, sentence, "dispatch", "mode")
 
 
 def _try_groups(config: Config) -> None:

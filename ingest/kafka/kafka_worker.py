@@ -109,14 +109,14 @@ class KafkaWorker:
         """`bell`: an eventfd that rings when more is committed. `keeper_bell`: one that the keeper hears.
 
         `cluster`: the id that clients see. `kept`: descriptors of the listeners that another process keeps
-        when we stop. `most`: clients that are connected.
+        when we stop. `most`: clients that are connected; fewer where the process may have fewer descriptors.
         """
         self.stopping = self.giving_way = False
         self.beat: Callable[[], None] = no_beat
         self._listeners = {one.fileno(): (one, options) for one, options in listeners.items()}
         self._buffers, self._producers, self._shared, self._topics = buffers, producers, shared, topics
         self._bell, self._kept = bell, kept
-        self._most = min(most, descriptors() - DESCRIPTORS)
+        self._most = max(1, min(most, descriptors() - DESCRIPTORS))
         self._syncs = SyncRequests(shared, keeper_bell)
         self._intake = StreamPause(shared, Field.KAFKA_PAUSED)
         self._poll = select.epoll()
@@ -176,9 +176,9 @@ class KafkaWorker:
         self._finish()
 
     def _answer_paused(self) -> None:
-        """Answer what was stored; the time of clients halts while nothing is received from them."""
+        """Answer what was stored, and store nothing more; the time of clients halts meanwhile."""
         now = time.monotonic()
-        self._look_at_taken()
+        self._look_at_taken(paused=True)
         self._answer_all(now)
         for client in self._clients.values():
             client.halt(now)
@@ -476,11 +476,16 @@ class KafkaWorker:
         reply.resume_at = time.monotonic() + _TICK_S
         self._queue.append((client, reply))
 
-    def _look_at_taken(self) -> None:
-        """Go on with what was taken: the rest of a request first, then those that wait for a lane."""
+    def _look_at_taken(self, *, paused: bool = False) -> None:
+        """Go on with what was taken: the rest of a request first, then those that wait for a lane.
+
+        `paused`: with nothing that would be written then.
+        """
         for lane in [one for one in self._busy if not one.waits]:
             client, reply = self._busy[lane]
             assert reply.storing
+            if paused and reply.storing.has_more:
+                continue
             reply.storing.settle(lane)
             self._syncs.count(lane.bytes)
             if self._queue and reply.storing.has_more:
@@ -488,7 +493,7 @@ class KafkaWorker:
                 self._give_back(lane)
                 self._queue.append((client, reply))
             elif not self._write_more(lane):
-                self._go_on(client)
+                self._turns.add(client)
             self._has_let_go = True
 
     def _look_at_parked(self) -> None:

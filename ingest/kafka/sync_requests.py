@@ -29,18 +29,15 @@ class SyncRequests:
 
     def ask(self, end: int, waiting: int) -> None:
         """Have messages below sequence `end` synced, whose client has so many requests on their way."""
-        if self._unsynced >= SYNC_BYTES or waiting >= IN_FLIGHT:
-            self._unsynced = 0
-            self._raise(Field.SYNC_WANTED, end)
-        else:
-            self._raise(Field.SYNC_SOON, end)
-
-    def _raise(self, word: Field, end: int) -> None:
-        """Note it, and ring unless the keeper knows already that something is wanted."""
+        at_once = self._unsynced >= SYNC_BYTES or waiting >= IN_FLIGHT
+        word = Field.SYNC_WANTED if at_once else Field.SYNC_SOON
         before = int(self._words[word])
         if end <= before:
             return
+        if at_once:
+            self._unsynced = 0
         self._words[word] = end
-        # Read behind that store: a keeper that has synced `before` by now may not have seen `end`.
+        # A keeper that has not synced `before` looks again behind that, and so finds `end`. One that has may
+        # sleep. If that is not seen here yet, it finds `end` after its slice.
         if before <= int(self._words[Field.SYNCED_SEQUENCE]):
             os.eventfd_write(self._bell, 1)

@@ -514,7 +514,7 @@ class StreamWorker:
             if self._stays(connection) and is_late(connection, self._intake.now()):
                 self._refusals.give_up_waiting(connection)
                 self._expel(connection, Reason.TOO_SLOW)
-        # None that is to go may have been idle before.
+        # While all of them waited for the log, none could go.
         self._relieve()
 
     def _relieve(self) -> None:

@@ -278,7 +278,7 @@ def apply(layout: Layout, mode: Mode) -> list[Step]:
 
 
 def _apply(layout: Layout, mode: Mode) -> None:
-    identity, _ = put_in_order(layout, boot_id())
+    identity = put_in_order(layout, boot_id())
     if mode is not Mode.STRICT:
         _write_anew(layout, mode)
     reach("repair.ordered")

@@ -1,9 +1,10 @@
 """Group commit: the keeper's wait, in which a compiled loop commits what is ordinary.
 
-The keeper waits for the sync interval, then for its bell. On most days a few frames have come by then, in the
-segment that it knows, and they are sound. So the wait itself commits them, as `spool.log.committer` does: it
-reads them back, syncs the segment, and moves the watermark. Python runs four times a second, and not for
-each commit: counts, and the index's entries, get all frames of that time at once.
+The keeper waits for the sync interval, or less where somebody waits, then for its bell. On most days a few
+frames have come by then, in the segment that it knows, and they are sound. So the wait itself commits them,
+as `spool.log.committer` does: it reads them back, syncs the segment, and moves the watermark. Python runs
+four times a second, and not for each commit: counts, and the index's entries, get all frames of that time at
+once.
 
 The loop commits nothing that it cannot finish: the first frame of a segment, damage, a flood. It returns, and
 the committer goes on there. A sync that failed is reported: a second one of the same file proves nothing.
@@ -243,7 +244,8 @@ class GroupCommit:
     ) -> None:
         """`bell`: the eventfd that the appender rings. `told`: those that ring when the watermark has moved.
 
-        A commit begins `interval_s` after the last one began, or when `most_bytes` are not synced.
+        A commit begins `interval_s` after the last one began, or when `most_bytes` are not synced; sooner for
+        SYNC_SOON, and at once for SYNC_WANTED.
         """
         self._digest = digest_address()
         self._array = np.zeros(_WORDS, np.int64)

@@ -386,7 +386,7 @@ class Keeper:
         self._provision.restock(self._written(), log_bytes)
 
     def _note_history(self, *, ends: bool = False) -> None:
-        """Add a sample to the history, for rates. `ends`: say of all refusals that they were."""
+        """Add a sample to the history, for rates. `ends`: log all refusals that no line counts yet."""
         words, tail = self._shared.words, self._committer.tail
         low_watermark, end = int(words[Field.LOW_WATERMARK]), int(tail[SEQUENCE])
         try:

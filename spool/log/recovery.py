@@ -181,8 +181,6 @@ class OpenSpool:
     layout: Layout
     identity: Identity
     lock: Lock
-    is_shortened: bool
-    """Whether messages were gone from the end of the log, though committed: it goes on behind them."""
 
 
 def boot_id() -> bytes:
@@ -207,19 +205,19 @@ def open_spool(options: SpoolOptions, note: str = "") -> OpenSpool:
         made_later = (path for path in (layout.index, layout.outcomes) if path.is_dir())
         claim(layout.directory, [layout.segments, layout.delivery, layout.quarantine, *made_later])
         boot = boot_id()
-        identity, is_shortened = put_in_order(layout, boot)
+        identity = put_in_order(layout, boot)
         # Last: spares that are still there show that there was no clean end.
         _remove_spares(layout, options, boot)
     except BaseException:
         lock.release()
         raise
-    return OpenSpool(layout, identity, lock, is_shortened)
+    return OpenSpool(layout, identity, lock)
 
 
-def put_in_order(layout: Layout, boot: bytes) -> tuple[Identity, bool]:
-    """Put the files of a spool in order, for the holder of its lock; spares stay unchanged.
+def put_in_order(layout: Layout, boot: bytes) -> Identity:
+    """Put the files of a spool in order, for the holder of its lock; its identity. Raises as open_spool does.
 
-    Returns its identity, and OpenSpool.is_shortened. Raises as open_spool does.
+    Spares stay unchanged.
     """
     uncertain = _has_spares_of_another(layout, boot)
     damaged_headers(layout)  # raises for a newer release's files, before anything is changed
@@ -231,11 +229,12 @@ def put_in_order(layout: Layout, boot: bytes) -> tuple[Identity, bool]:
         put_in_place(layout, spool)
     identity = own_identity(layout, boot, uncertain=uncertain)
     reach("recover.identified")
-    is_shortened = committed is not None and _go_behind(layout, identity, *committed)
+    if committed:
+        _go_behind(layout, identity, *committed)
     _settle(layout, identity, uncertain=uncertain)
     reach("recover.settled")
     shutil.rmtree(layout.index, ignore_errors=True)
-    return identity, is_shortened
+    return identity
 
 
 def known_end(layout: Layout) -> tuple[int, Tail] | None:
@@ -358,29 +357,25 @@ def lost_end(layout: Layout, spool: bytes, committed: Tail) -> tuple[int, Tail] 
     return (int(live.header["number"]), end) if committed[BURST] > end[BURST] else None
 
 
-def _go_behind(layout: Layout, identity: Identity, number: int, committed: Tail) -> bool:
-    """When the log ends before its committed end, go on behind that, and count the missing messages.
-
-    Whether it did.
-    """
+def _go_behind(layout: Layout, identity: Identity, number: int, committed: Tail) -> None:
+    """When the log ends before its committed end, go on behind that, and count the missing messages."""
     found = lost_end(layout, identity.spool, committed)
     if found is None:
-        return False
+        return
     last, end = found
     missing = int(committed[STORED]) - int(end[STORED])
     log.error("%s gone from the end of the log, though committed", agreeing(missing, "message"))
     _seal_open(layout, epoch=False)
     committed[SEQUENCE] = max(committed[SEQUENCE], end[SEQUENCE])
     _begin_epoch(layout, identity, committed, max(number, last) + 1)
-    return True
 
 
 def go_behind_written(opened: OpenSpool, shared: SharedState, forget: Callable[[], None]) -> None:
     """Begin a new epoch if the log has not all the numbers that were given out in this boot.
 
-    Then a backup was put back, or its end is damaged. `forget` is called before anything is changed, whenever
-    messages are gone that were written; the shared state tells nothing of the log then. Raises BadSpool,
-    OSError.
+    Then a backup was put back, or its end is damaged. So it was, too, if the log is in a later epoch than all
+    that this boot has written: it went behind its committed end. `forget` is called before anything is
+    changed here; the shared state tells nothing of the log then. Raises BadSpool, OSError.
     """
     layout, identity = opened.layout, opened.identity
     written, given_out = shared.place(Field.WRITTEN), int(shared.words[Field.WRITTEN_SEQUENCE])
@@ -388,14 +383,16 @@ def go_behind_written(opened: OpenSpool, shared: SharedState, forget: Callable[[
     if live is not None:
         number, end = int(live.header["number"]), end_of(live, announced=written[1]).tail
     is_behind = given_out > int(end[SEQUENCE])
-    if not (is_behind or opened.is_shortened or written > (number, int(end[POSITION]))):
+    has_gone = given_out > 0 and next_epoch(given_out) <= int(end[SEQUENCE])
+    if not (is_behind or has_gone or written > (number, int(end[POSITION]))):
         return
     forget()
     if is_behind:
         log.warning("the log ends before what was written in this boot: it goes on at a new epoch")
-        if live is not None and int(shared.words[Field.SUSPECT]) == number and not is_sealed(live.path):
+        for segment in _open_segments(layout):
             # A second sync of it would prove nothing.
-            renew(layout, live.path)
+            if int(segment.header["number"]) == shared.words[Field.SUSPECT]:
+                renew(layout, segment.path)
         _seal_open(layout, epoch=False)
         end[SEQUENCE] = given_out
         _begin_epoch(layout, identity, end, number + 1)

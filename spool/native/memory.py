@@ -27,8 +27,8 @@ acquire), or changed by `exchange`. On x86 both are plain moves, and bind only t
     state: PAUSE                                `drain --stop-intake`    ingest worker
 
 KEEPER_WAITS is read behind a `fence`: WRITTEN must be visible before that read. Python's own stores into
-the shared state are followed by system calls, or depend on no other word. The kernel stores msg_len for the
-thread that reads it, or that publishes a word behind it.
+the shared state are followed by system calls, or depend on no other word; SYNC_SOON may be seen late. The
+kernel stores msg_len for the thread that reads it, or that publishes a word behind it.
 """
 
 from __future__ import annotations

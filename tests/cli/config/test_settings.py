@@ -230,11 +230,6 @@ def test_each_wrong_thing_has_its_line(tmp_path: Path, text: str, line: str) -> 
             "[[input]] tcp = 1: named twice; each place is one input",
         ),
         (
-            '[dispatch]\nmode = "at_most_once"\n[[input]]\nkafka = 9092\nacknowledge = "delivered"',
-            '[dispatch] mode = "at_most_once" waits for no answer of Kafka: leave acknowledge = "delivered" '
-            "out of [[input]], or choose another mode",
-        ),
-        (
             "[access]\n't' = 'user:u'",
             f'[access] t = "user:u": expected {ACCESS_KEY.accepts}',
         ),

@@ -11,7 +11,7 @@ import pytest
 
 from cli.commands.config import check
 from cli.config.config import Config, load_config
-from cli.config.trial import FIXED, Change, compare
+from cli.config.trial import FIXED, Change, compare, try_parts
 from cli.terminal.errors import ConfigError
 
 OLD = load_config(environ={"BRUCE_KAFKA_BOOTSTRAP_SERVERS": "a:1"}, uid=0)
@@ -67,6 +67,23 @@ def test_a_spool_too_small_for_its_segments() -> None:
     small = changed("spool", segment_bytes=1 << 20, max_bytes=4 << 20)
     with pytest.raises(ConfigError, match="max_bytes"):
         compare(OLD, small)
+
+
+def test_no_answer_of_kafka_where_none_waits_for_it(tmp_path: Path) -> None:
+    """Refused at a start, by `config check` and by a reload, which leaves the mode as it was."""
+    file = tmp_path / "bruce.toml"
+    tables = '[kafka]\n"bootstrap.servers" = "a:1"\n[[input]]\nkafka = 9092\nacknowledge = "delivered"\n'
+    file.write_text(f'{tables}[dispatch]\nmode = "at_most_once"\n')
+    sentence = r'acknowledge = "delivered": \[dispatch\] mode = "at_most_once" waits for no answer of Kafka'
+    with pytest.raises(ConfigError, match=sentence):
+        try_parts(load_config(file))
+    file.write_text(tables)
+    new = load_config(file)
+    try_parts(new)
+    once = dataclasses.replace(new.dispatch, mode="at_most_once")
+    running = dataclasses.replace(new, dispatch=once, ingest=dataclasses.replace(new.ingest, inputs=()))
+    with pytest.raises(ConfigError, match=sentence):
+        try_parts(compare(running, new).config)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import socket
 import time
@@ -93,6 +94,7 @@ def test_more_than_there_may_be(streams: Streams) -> None:
         senders[-1].sendall(GOOD)
         streams.step()
         streams.step()
+        streams.worker._look_at = math.inf
     assert len(streams.worker._connections) == 3
     streams.settle()
     assert len(streams.worker._connections) == 3

@@ -191,7 +191,7 @@ def test_an_end_inside_a_message(streams: Streams, left: int) -> None:
 
 def test_what_came_before_a_reset(streams: Streams) -> None:
     """Of a connection that fails while its messages wait, all that the kernel still has is stored."""
-    sender, sent = streams.connect(tcp=True), messages(1300)
+    sender, sent = streams.connect(tcp=True), messages(600)
     streams.settle()
     sender.sendall(b"".join(sent) + sent[0][:9])
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
