@@ -254,7 +254,6 @@ class Keeper:
         # Once more, in case a sync has failed: from a fresh file.
         self.commit()
         self._committer.seal_last()
-        self._note_history(ends=True)
         if self._packer:
             self._packer.close()
         if self._options.keep_delivered_hours is not None:
@@ -266,6 +265,8 @@ class Keeper:
             self._ledger.close()
             self._ledger = None
         self._index.close()
+        # Last: whatever fails in it, all else is done.
+        self._note_history(ends=True)
 
     def step(self, *, left: bool = True, upkeep: bool = True) -> None:
         """Do everything that is due now. An OSError shows in the shared state until a commit succeeds.
