@@ -32,7 +32,7 @@ from ingest.buffers.connection_buffers import LANE_SLACK_BYTES, ConnectionBuffer
 from ingest.kafka.clients import Client, Memory, Options, Reply, Turns
 from ingest.kafka.compression import Decompressor
 from ingest.kafka.delivered import Delivered
-from ingest.kafka.errors import BadRequest, Code
+from ingest.kafka.errors import BadRequest
 from ingest.kafka.lanes import MOST_LANES, Lane
 from ingest.kafka.produce import NOTHING, read_request
 from ingest.kafka.producers import Producers
@@ -44,17 +44,14 @@ from ingest.kafka.protocol import (
     Where,
     read_header,
 )
-from ingest.kafka.storing import Rules, Storing, settle_predecessor
+from ingest.kafka.storing import Rules, Storing, settle_predecessor, why_full
 from ingest.kafka.sync_requests import SyncRequests
 from ingest.kafka.topics import Topics
 from ingest.pause import StreamPause
 from ingest.sockets.holding import DESCRIPTORS, descriptors
 from ingest.sockets.listening import refuse
-from spool.format.wire import Reason
 from spool.layout import Layout
-from spool.log.quotas import is_over
 from spool.native.peers import ends_of, users_of
-from spool.options import WhenFull
 from spool.shared.state import Field, SharedState, no_beat
 from spool.throttle import Throttle
 from spool.words import counted
@@ -152,7 +149,7 @@ class KafkaWorker:
                 producers,
                 partial(topics.partitions, allow_unknown=allow),
                 topics.is_known,
-                self._is_full,
+                partial(why_full, shared.words),
                 buffers.limit - LANE_SLACK_BYTES,
                 decompressor,
             )
@@ -579,16 +576,8 @@ class KafkaWorker:
         self._shared.want_marks(Field.KAFKA_WANTS_MARKS_NS)
         if now < storing.due:
             return False
-        for one in storing.parts:
-            if not one.answer.error:
-                one.refuse(Code.REQUEST_TIMED_OUT, "it is stored, and Kafka has not acknowledged it yet")
+        storing.give_up()
         return True
-
-    def _is_full(self, topic: bytes) -> Reason | None:
-        words = self._shared.words
-        if words[Field.FULL] and words[Field.WHEN_FULL] != WhenFull.BLOCK:
-            return Reason.SPOOL_FULL
-        return Reason.OVER_QUOTA if is_over(words, topic) else None
 
     def _warn(self, sentence: str) -> None:
         self._say(sentence, sentence)

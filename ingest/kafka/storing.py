@@ -36,7 +36,10 @@ from ingest.kafka.record_batch import (
     skip_records,
 )
 from spool.format.wire import Reason
+from spool.log.quotas import is_over
 from spool.native.memory import Address, address_of
+from spool.options import WhenFull
+from spool.shared.state import Field
 from spool.words import counted
 
 MOST_TIMEOUT_S = 600.0
@@ -165,6 +168,12 @@ class Storing:
     def has_more(self) -> bool:
         """Whether there is something to write to a lane."""
         return any(one.left for one in self.parts)
+
+    def give_up(self) -> None:
+        """Wait for delivery no longer."""
+        for one in self.parts:
+            if not one.answer.error:
+                one.refuse(Code.REQUEST_TIMED_OUT, "it is stored, and Kafka has not acknowledged it yet")
 
     def judge(self) -> None:
         """Find out what is to be stored."""
@@ -372,6 +381,16 @@ class Storing:
             one.refuse(code, sentence)
         if not one.left:
             one.let_go(self)
+
+
+def why_full(words: npt.NDArray[np.int64], topic: bytes) -> Reason | None:
+    """Why a message of this topic would be discarded now for want of room; None: it has room.
+
+    `words`: of the shared state.
+    """
+    if words[Field.FULL] and words[Field.WHEN_FULL] != WhenFull.BLOCK:
+        return Reason.SPOOL_FULL
+    return Reason.OVER_QUOTA if is_over(words, topic) else None
 
 
 def _add(ranges: list[Range], first: int, messages: int) -> None:
