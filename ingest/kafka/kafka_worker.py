@@ -249,8 +249,9 @@ class KafkaWorker:
                 return
             # Behind the others, if it is to wait on.
             del self._unanswered[client]
+            was_read = client.may_send
             self._answer(client, now)
-            if client.inbox and client.may_send:
+            if client.may_send and not was_read:
                 self._turns.add(client)
             elif not client.is_over:
                 self._watch(client)

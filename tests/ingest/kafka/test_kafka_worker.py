@@ -14,7 +14,7 @@ from kafka.protocol.sasl import SaslHandshakeRequest
 from ingest.buffers import connection_buffer
 from ingest.buffers.connection_buffers import ConnectionBuffers, holds_anything, read_connection_buffers
 from ingest.kafka import clients, kafka_worker, storing
-from ingest.kafka.clients import Client, Options
+from ingest.kafka.clients import MOST_ANSWERS, Client, Options
 from ingest.kafka.errors import Code
 from ingest.kafka.kafka_worker import MEMORY_BYTES
 from ingest.kafka.lanes import Lane
@@ -289,6 +289,32 @@ def test_a_request_that_waits_for_its_answer_takes_no_memory(door: Door) -> None
     assert reply.storing
     assert [len(one.part.records) for one in reply.storing.parts] == [0, 0]
     assert not reply.storing.request.parts
+
+
+def test_half_a_request_behind_one_that_waits(door: Door) -> None:
+    """The worker sleeps until the rest comes, or the answer is due."""
+    caller = door.connect()
+    caller.send([("orders", 0, numbered(0, 1))])
+    caller.sock.sendall(struct.pack(">i", 1000) + b"begun")
+    for _ in range(3):
+        door.worker.step(0)
+        door.store()
+    (client,) = door.worker._clients.values()
+    assert client.inbox and client.replies
+    assert door.worker._pause(10) > 0
+
+
+def test_requests_behind_those_that_wait(door: Door) -> None:
+    """A client with too many answers to come goes on when they are given, though it sends no more."""
+    caller, count = door.connect(), MOST_ANSWERS + 10
+    for number in range(count):
+        caller.send([("orders", 0, numbered(number, 1))])
+    for _ in range(2 * count):
+        door.worker.step(0)
+        door.store()
+    assert door.values() == values(0, MOST_ANSWERS)
+    door.settle(30)
+    assert [outcome_of(caller.receive()) for _ in range(count)] == [[(0, at)] for at in range(count)]
 
 
 def test_answered_while_the_intake_is_paused(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
