@@ -300,7 +300,8 @@ def test_half_a_request_behind_one_that_waits(door: Door) -> None:
         door.worker.step(0)
         door.store()
     (client,) = door.worker._clients.values()
-    assert client.inbox and client.replies
+    assert client.inbox
+    assert client.replies
     assert door.worker._pause(10) > 0
 
 
