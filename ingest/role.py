@@ -59,6 +59,8 @@ class Role:
     """The daemon is ready when this one works."""
     needed: bool = True
     """Messages depend on it: the service manager hears when it hangs."""
+    nice: int = 0
+    """Of its niceness, beyond the supervisor's: how far it stays behind others that want a processor."""
     ends_first: bool = False
     """It feeds the others: it ends before them, whenever it was started."""
     pid: int = 0

@@ -250,6 +250,7 @@ class Supervisor:
             return
         try:
             _become_worker(parent)
+            os.nice(role.nice)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
             role.run()
             os._exit(0)

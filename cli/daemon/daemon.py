@@ -97,6 +97,8 @@ SHOW_STOP_S = 2.0
 """For the status worker, which has nothing to finish."""
 _READS = {DATAGRAM: "ingest", STREAM: "stream", TCP: "stream", KAFKA: "kafka", ACK: "ack"}
 """The worker that reads the inputs of a kind."""
+_DELIVERY_NICE, _STATUS_NICE = 10, 12
+"""Programs wait for the intake and its sync. They wait for no one else: what is on disk has time."""
 STOP_S = 20.0
 """For the delivery worker's last steps, beside draining and waiting for acknowledgements."""
 
@@ -248,7 +250,7 @@ class Daemon:
 
     def run(self) -> None:
         """Run the workers until SIGTERM or SIGINT."""
-        self._delivery = Role("delivery", self._deliver, watched=True)
+        self._delivery = Role("delivery", self._deliver, watched=True, nice=_DELIVERY_NICE)
         self._roles = roles = [
             Role("ingest", self._ingest, hasty_stop_s=HASTE_S, watched=True, awaited=True),
             Role("keeper", self._keep, watched=True, awaited=True),
@@ -258,7 +260,9 @@ class Daemon:
             roles.append(self._feeding("ack", self._acknowledge))
         if self.config.status.port:
             row = ROLES.index("status")
-            roles.append(Role("status", self._show, stop_s=SHOW_STOP_S, row=row, watched=True, needed=False))
+            show = Role("status", self._show, row=row, nice=_STATUS_NICE, watched=True, needed=False)
+            show.stop_s = SHOW_STOP_S
+            roles.append(show)
         if self._has_streams:
             roles.append(self._feeding("stream", self._stream))
         if self._has_kafka:

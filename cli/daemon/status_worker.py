@@ -6,7 +6,6 @@ its work delays intake or delivery.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,14 +26,12 @@ from status.witness import Witness
 
 Found = TypeVar("Found")
 
-_NICE = 5
 _SAMPLES = 5
 """Of discarded messages, for each topic and reason."""
 
 
 def serve(source: Source, access: Access, listener: socket.socket, beat: Callable[[], None]) -> None:
     """Serve the clients of a listening socket until the signal END; `beat` is called every few seconds."""
-    os.nice(_NICE)
     Server(access, source).run(listener, END, beat)
 
 

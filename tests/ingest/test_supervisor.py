@@ -17,6 +17,10 @@ from spool.shared.state import WORKER_WORDS, Field, SharedState
 from tests.ingest.processes import PATIENCE_S, await_end, fork
 
 
+NICE = 3
+"""Of the second worker."""
+
+
 def until(claim: Callable[[], object], what: str) -> None:
     """Wait for what should be so in a moment."""
     deadline = time.monotonic() + PATIENCE_S
@@ -61,8 +65,9 @@ class Household:
                 stop_s=PATIENCE_S,
                 hasty_stop_s=hasty,
                 watched=self.watched,
+                nice=nice,
             )
-            for name, hasty in (("first", PATIENCE_S), ("second", 0.0))
+            for name, hasty, nice in (("first", PATIENCE_S, 0), ("second", 0.0, NICE))
         ]
         Supervisor(roles, self.shared, reload=self._reload, patience=self._patience).run()
 
@@ -139,6 +144,16 @@ def test_a_killed_worker_has_a_successor(household: Household) -> None:
     assert household.workers()[0] != first
     assert household.workers()[1] == second
     assert household.restarts() == [3, 0]
+
+
+def test_one_that_stays_behind_the_others(household: Household) -> None:
+    """The second worker, and its successor, is nicer than the supervisor; the first is not."""
+    own = os.getpriority(os.PRIO_PROCESS, household.pid)
+    expected = [own, min(19, own + NICE)]
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in household.workers()] == expected
+    os.kill(household.workers()[1], signal.SIGKILL)
+    until(lambda: household.said("second began") == 2, "no successor")
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in household.workers()] == expected
 
 
 def test_the_dead_are_reaped_before_their_successors_start(household: Household) -> None:

@@ -117,6 +117,21 @@ def test_the_status_worker_is_watched(tmp_path: Path, kafka: EmbeddedKafka) -> N
         await_beats(2)
 
 
+def test_delivery_stays_behind_the_intake(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """Where both want the processors, the intake and its sync have them, whatever thread delivers."""
+    with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
+        bruce.send([encode(b"t", b"v")])
+        bruce.await_status(lambda s: s.delivered == 1)
+        pids = {one.role: one.pid for one in bruce.status().workers}
+
+        def niceness(role: str) -> set[int]:
+            threads = os.listdir(f"/proc/{pids[role]}/task")
+            return {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in threads}
+
+        assert niceness("ingest") == niceness("keeper") == niceness("supervisor")
+        assert min(niceness("delivery")) > max(niceness("ingest"))
+
+
 @pytest.mark.long
 @pytest.mark.crash
 def test_a_status_worker_that_hangs(tmp_path: Path, kafka: EmbeddedKafka) -> None:
