@@ -16,7 +16,6 @@ from ingest.supervisor import BACKOFF_S, END, GIVE_WAY, Supervisor, hold_signals
 from spool.shared.state import WORKER_WORDS, Field, SharedState
 from tests.ingest.processes import PATIENCE_S, await_end, fork
 
-
 NICE = 3
 """Of the second worker."""
 

@@ -118,7 +118,7 @@ def test_the_status_worker_is_watched(tmp_path: Path, kafka: EmbeddedKafka) -> N
 
 
 def test_delivery_stays_behind_the_intake(tmp_path: Path, kafka: EmbeddedKafka) -> None:
-    """Where both want the processors, the intake and its sync have them, whatever thread delivers."""
+    """The intake and its sync come first where all want the processors; all threads of delivery wait."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
         bruce.send([encode(b"t", b"v")])
         bruce.await_status(lambda s: s.delivered == 1)

@@ -129,7 +129,7 @@ def test_any_parts(bodies: list[bytes], cuts: list[int]) -> None:
 
 
 def test_a_request_that_has_begun_comes_alone(pair: Pair) -> None:
-    """What is behind it stays with the kernel, so that a large request is not copied."""
+    """The kernel keeps those behind it for the next call, so that a large request is not copied."""
     first, second = framed(b"first"), framed(b"second")
     pair.program.sendall(first[:6])
     assert pair.client.receive()
