@@ -86,6 +86,8 @@ class Client:
     inbox: bytearray = field(default_factory=bytearray)
     outbox: bytearray = field(default_factory=bytearray)
     replies: deque[Reply] = field(default_factory=deque)
+    owed: int = 0
+    """About as many bytes as these take."""
     storing: Reply | None = None
     """The request that is being stored."""
     is_over: bool = False
@@ -152,8 +154,19 @@ class Client:
             or self.starved
             or self.storing
             or len(self.replies) >= MOST_ANSWERS
-            or len(self.outbox) + sum(one.bytes for one in self.replies) >= UNREAD_BYTES
+            or len(self.outbox) + self.owed >= UNREAD_BYTES
         )
+
+    def owe(self, reply: Reply) -> None:
+        """Answer with it, behind the others."""
+        self.replies.append(reply)
+        self.owed += reply.bytes
+
+    def take_reply(self) -> Reply:
+        """The first of them."""
+        reply = self.replies.popleft()
+        self.owed -= reply.bytes
+        return reply
 
     @property
     def is_idle(self) -> bool:

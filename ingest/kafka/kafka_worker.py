@@ -136,6 +136,8 @@ class KafkaWorker:
         """Whether the batch that one of these waits for may be there."""
         self._unanswered: dict[Client, None] = {}
         """Those with replies that wait for something."""
+        self._answered_to, self._answer_at = -1, 0.0
+        """How far the log was synced when all of them were looked at, and when they are again in any case."""
         self._delivered = Delivered(layout)
         self._responders = {
             allow: Responder(
@@ -243,6 +245,10 @@ class KafkaWorker:
                 return
 
     def _answer_all(self, now: float) -> None:
+        """Answer those that wait, if more is synced, or if it is time to look for what else they wait for."""
+        synced = int(self._shared.words[Field.SYNCED_SEQUENCE])
+        if synced == self._answered_to and now < self._answer_at:
+            return
         until = time.monotonic() + _STEP_S
         for client in list(self._unanswered):
             if time.monotonic() > until:
@@ -255,6 +261,7 @@ class KafkaWorker:
                 self._turns.add(client)
             elif not client.is_over:
                 self._watch(client)
+        self._answered_to, self._answer_at = synced, now + _TICK_S / 2
 
     def _pause(self, wait_s: float) -> float:
         if self._turns:
@@ -414,7 +421,7 @@ class KafkaWorker:
             what = f"API key {header.api} with {len(frame)} bytes"
             raise BadRequest(f"{what}: expected at most {MOST_OTHER_BYTES}")
         responder = self._responders[client.options.allow_unknown]
-        client.replies.append(Reply(responder.answer(header, frame, client.where)))
+        client.owe(Reply(responder.answer(header, frame, client.where)))
         self._answer(client, time.monotonic())
 
     def _produce(self, client: Client, header: Header, frame: memoryview) -> None:
@@ -530,7 +537,7 @@ class KafkaWorker:
         for one in storing.parts:
             self._words[REFUSED if one.answer.error else STORED if one.is_stored_now else REPEATED] += 1
             # It waits for its answer without them.
-            one.part = one.part._replace(records=NOTHING)
+            one.part.records = NOTHING
         client.storing, client.held, self._has_let_go = None, 0, True
         if client.is_over:
             self._leaving -= 1
@@ -544,7 +551,7 @@ class KafkaWorker:
             self._end(client, "unclean")
             return
         if storing.request.acks:
-            client.replies.append(reply)
+            client.owe(reply)
             self._syncs.ask(storing.end, len(client.replies))
         self._answer(client, time.monotonic())
 
@@ -554,8 +561,7 @@ class KafkaWorker:
         """Send the answers that are true by now, in their order."""
         before = len(client.outbox)
         while client.replies and self._is_due(client, client.replies[0], now):
-            reply = client.replies.popleft()
-            client.outbox += reply.encode()
+            client.outbox += client.take_reply().encode()
         if client.replies:
             self._unanswered[client] = None
         else:

@@ -17,7 +17,7 @@ from ingest.access import NO_ID
 from ingest.buffers import connection_buffer
 from ingest.buffers.connection_buffer import COUNT, FROM, KAFKA, OFFERED, RUN_BYTES, RUNS
 from ingest.buffers.connection_buffers import OUTCOMES_BYTES, ConnectionBuffers
-from ingest.buffers.messages import FIRST, FOLLOWS, IS_STORED, OUTCOME_BYTES, VERDICT
+from ingest.buffers.messages import IS_STORED, OUTCOME_BYTES
 from ingest.kafka.record_batch import Source, write_records
 from spool.format.wire import BATCH_HEAD_BYTES, MAX_BATCH
 from spool.native.memory import Address, load_acquire, load_u32
@@ -26,6 +26,7 @@ MOST_LANES = 64
 SMALL_BYTES = 256 << 10
 """Of a lane while its requests are small."""
 _SIZE = struct.Struct(">i")
+_OUTCOME = struct.Struct("<3q")
 
 
 class Frame(NamedTuple):
@@ -103,9 +104,12 @@ class Lane:
 
     def outcome(self, number: int) -> tuple[int, int]:
         """(the Reason that a Batch of the run that was taken is refused for, or 0; its first sequence)."""
-        at = self.side + number * OUTCOME_BYTES
-        verdict = load_acquire(Address(at + VERDICT))
-        return (0 if verdict == IS_STORED else -verdict), load_acquire(Address(at + FIRST))
+        _follows, verdict, first = self._outcome(number)
+        return (0 if verdict == IS_STORED else -verdict), first
+
+    def _outcome(self, number: int) -> tuple[int, ...]:
+        """(FOLLOWS, VERDICT, FIRST); they are there when the run is taken, as `waits` says."""
+        return _OUTCOME.unpack(ctypes.string_at(self.side + number * OUTCOME_BYTES, OUTCOME_BYTES))
 
     def frames(self) -> Iterator[Frame]:
         """The Batches of a run that a predecessor has written, and that is taken."""
@@ -113,8 +117,8 @@ class Lane:
         at = self.side + load_u32(Address(run + FROM))
         for number in range(load_u32(Address(run + COUNT))):
             (size,) = _SIZE.unpack(ctypes.string_at(at, _SIZE.size))
-            follows = load_acquire(Address(self.side + number * OUTCOME_BYTES + FOLLOWS)) != 0
-            yield Frame(_count(ctypes.string_at(at, size)), follows, *self.outcome(number))
+            follows, *_ = self._outcome(number)
+            yield Frame(_count(ctypes.string_at(at, size)), follows != 0, *self.outcome(number))
             at += size
 
     def close(self) -> None:

@@ -43,12 +43,14 @@ _MOST_VARINT_BYTES = 5
 NOTHING = memoryview(b"")
 
 
-class Part(NamedTuple):
+@dataclass(slots=True)
+class Part:
     """The records for one partition."""
 
     topic: bytes
     partition: int
     records: memoryview
+    """NOTHING, once they are stored: an answer may wait for longer."""
 
 
 @dataclass(slots=True)
@@ -75,18 +77,18 @@ class ProduceRequest(NamedTuple):
 class Cursor:
     """Reads the fields of a request. All raise BadRequest when they run past its end."""
 
-    __slots__ = ("_flexible", "at", "data")
+    __slots__ = ("_end", "_flexible", "at", "data")
 
     def __init__(self, data: memoryview, at: int, *, flexible: bool) -> None:
-        self.data, self.at, self._flexible = data, at, flexible
+        self.data, self.at, self._end, self._flexible = data, at, len(data), flexible
 
     def take(self, size: int) -> memoryview:
         """So many bytes."""
-        if not 0 <= size <= len(self.data) - self.at:
+        begin = self.at
+        if not 0 <= size <= self._end - begin:
             raise BadRequest("it ends inside a field")
-        found = self.data[self.at : self.at + size]
         self.at += size
-        return found
+        return self.data[begin : self.at]
 
     def number(self, kind: struct.Struct) -> int:
         """An integer."""
@@ -96,7 +98,10 @@ class Cursor:
         """A varint without a sign."""
         value = 0
         for place in range(_MOST_VARINT_BYTES):
-            (byte,) = self.take(1)
+            if self.at == self._end:
+                raise BadRequest("it ends inside a field")
+            byte = self.data[self.at]
+            self.at += 1
             value |= (byte & 127) << 7 * place
             if byte < 128:  # noqa: PLR2004  (the bit that says that more follow)
                 return value

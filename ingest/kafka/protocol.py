@@ -60,7 +60,6 @@ class Header(NamedTuple):
     api: int
     version: int
     correlation: int
-    client: str
     body: int
     """The offset of the body."""
 
@@ -105,16 +104,16 @@ def read_header(frame: memoryview) -> Header:
     if known is None:
         raise BadRequest(f"API key {api} is not among those that bruce answers")
     if api == API_VERSIONS and not known.oldest <= version <= known.newest:
-        return Header(api, version, correlation, "", len(frame))
+        return Header(api, version, correlation, len(frame))
     if api == PRODUCE and version < produce.OLDEST:
         raise BadRequest(f"version {version} of ProduceRequest is of a client from before Kafka 0.11")
     if not known.oldest <= version <= known.newest:
         raise BadRequest(f"version {version} of API key {api} is not among those that bruce answers")
     cursor = Cursor(frame, _HEADER.size, flexible=_is_flexible(api, version))
-    size = cursor.number(_I16)
-    client = bytes(cursor.take(max(size, 0))).decode(errors="replace")
+    # The name that the client gives itself.
+    cursor.take(max(0, cursor.number(_I16)))
     cursor.end_structure()
-    return Header(api, version, correlation, client, cursor.at)
+    return Header(api, version, correlation, cursor.at)
 
 
 def _is_flexible(api: int, version: int) -> bool:

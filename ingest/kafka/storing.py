@@ -141,8 +141,7 @@ class Storing:
     """One request of one client."""
 
     def __init__(self, request: ProduceRequest, rules: Rules, uid: int = NO_ID) -> None:
-        # Without the batches: it waits longer for its answer than for them to be stored.
-        self.request, self._rules, self._uid = request._replace(parts=[]), rules, uid
+        self.request, self._rules, self._uid = request, rules, uid
         self.parts = [Batching(part) for part in request.parts]
         self.due = time.monotonic() + min(request.timeout_s, MOST_TIMEOUT_S)
         """When its client waits no longer."""

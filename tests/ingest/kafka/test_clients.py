@@ -264,15 +264,22 @@ def test_may_send(client: Client) -> None:
 
 def test_may_send_unanswered(client: Client) -> None:
     """A client with many answers on their way is not read from, nor one that does not read them."""
-    client.replies.extend(Reply() for _ in range(MOST_ANSWERS - 1))
+    for _ in range(MOST_ANSWERS - 1):
+        client.owe(Reply())
     client.outbox += bytes(UNREAD_BYTES - 1)
     assert client.may_send
-    client.replies.append(Reply())
+    client.owe(Reply())
     assert not client.may_send
-    client.replies.popleft()
+    client.take_reply()
     client.outbox += b"x"
     assert not client.may_send
     del client.outbox[0]
+    assert client.may_send
+    for _ in range(MOST_ANSWERS - 1):
+        client.take_reply()
+    client.owe(Reply(b"x"))
+    assert not client.may_send
+    client.take_reply()
     assert client.may_send
 
 
@@ -283,9 +290,9 @@ def test_is_idle(client: Client) -> None:
         box.append(1)
         assert not client.is_idle
         box.clear()
-    client.replies.append(Reply())
+    client.owe(Reply())
     assert not client.is_idle
-    client.replies.clear()
+    client.take_reply()
     client.storing = Reply()
     assert not client.is_idle
     client.storing = None
@@ -297,7 +304,7 @@ def test_late_when_idle(client: Client) -> None:
     client.came = 1000
     assert client.is_late(1000 + IDLE_S) == ""
     assert client.is_late(1001 + IDLE_S) == "idle"
-    client.replies.append(Reply())
+    client.owe(Reply())
     assert client.is_late(1001 + 10 * IDLE_S) == ""
 
 

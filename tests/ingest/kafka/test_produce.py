@@ -109,7 +109,7 @@ def test_request(
             client=client,
         )
     )
-    assert header[:4] == (PRODUCE, version, correlation, client or "")
+    assert header[:3] == (PRODUCE, version, correlation)
     assert request == Read(
         transactional is not None,
         acks,
