@@ -27,7 +27,11 @@ TOPIC, PARTITIONS, FIRST = "orders", 3, 1000
 KILLS, GAP_S = 5, 0.5
 AWAY_S = 8.0
 """For Kafka, or its answers."""
+LOAD, FILLING = (12_000, 2_000), (100_000, 8_000)
+"""Records, and how many of them a second; and where they are to fill the spool, or its disk."""
 CLIENT_S, DRAIN_S = 300.0, 120.0
+FULL_S = 60.0
+"""Until the spool must be full."""
 DISK_BYTES = 64 << 20
 """Of a filesystem for the spool alone, which is full for a while."""
 _FILL_BYTES = 1 << 16
@@ -51,6 +55,11 @@ class Outcome:
     failed: list[str] = field(default_factory=list)
     stored: int = 0
     faults: list[str] = field(default_factory=list)
+
+
+def load_of(trouble: str) -> tuple[int, int]:
+    """Records that a client sends, and how many a second."""
+    return FILLING if trouble in ("full", "disk") else LOAD
 
 
 def settings_of(trouble: str) -> dict[str, dict[str, object]]:
@@ -215,6 +224,17 @@ def _stop_kafka(_bruce: Bruce, target: Target, _stopping: threading.Event) -> No
     target.start_all()
 
 
+def _fill_spool(bruce: Bruce, target: Target, stopping: threading.Event) -> None:
+    """Keep Kafka away until the spool has been full for a while, or the client has sent all that it has."""
+    target.stop_all()
+    with suppress(TookTooLong):
+        wait_until(
+            lambda: stopping.is_set() or bool(bruce.status()["kafka"]["refused"]), FULL_S, "a full spool"
+        )
+    stopping.wait(AWAY_S)
+    target.start_all()
+
+
 def _hang_kafka(_bruce: Bruce, target: Target, _stopping: threading.Event) -> None:
     for broker in range(1, target.size + 1):
         target.freeze(broker)
@@ -229,7 +249,7 @@ def _fill_disk(bruce: Bruce, target: Target, stopping: threading.Event) -> None:
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(_FILL_BYTES))
-    _stop_kafka(bruce, target, stopping)
+    _fill_spool(bruce, target, stopping)
     filler.unlink()
 
 
@@ -237,7 +257,7 @@ TROUBLES: dict[str, Callable[[Bruce, Target, threading.Event], None]] = {
     "daemon": _kill_daemon,
     "outage": _stop_kafka,
     "hang": _hang_kafka,
-    "full": _stop_kafka,
+    "full": _fill_spool,
     "disk": _fill_disk,
 }
 NAMES = ("none", "kafka", "ingest", "keeper", "delivery", *TROUBLES)
