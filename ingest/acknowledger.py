@@ -197,7 +197,8 @@ class Acknowledger:
     def _wait(self) -> None:
         """Until something comes, or the next look at the marks is due."""
         poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
+        if self._passed:
+            poll.register(self._bell, select.POLLIN)
         if self._held:
             poll.register(self._onward, select.POLLOUT)
         elif len(self._passed) < self._most and not self.stopping:

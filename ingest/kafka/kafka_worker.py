@@ -16,7 +16,6 @@ state was made; clients that wait for a lane or for an answer.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
@@ -36,16 +35,9 @@ from ingest.kafka.errors import BadRequest
 from ingest.kafka.lanes import MOST_LANES, Lane
 from ingest.kafka.produce import NOTHING, read_request
 from ingest.kafka.producers import Producers
-from ingest.kafka.protocol import (
-    MOST_OTHER_BYTES,
-    PRODUCE,
-    Header,
-    Responder,
-    Where,
-    read_header,
-)
+from ingest.kafka.protocol import MOST_OTHER_BYTES, PRODUCE, Header, Responder, Where, read_header
 from ingest.kafka.storing import Rules, Storing, settle_predecessor, why_full
-from ingest.kafka.sync_requests import SyncRequests
+from ingest.kafka.sync_requests import SyncRequests, hush
 from ingest.kafka.topics import Topics
 from ingest.pause import StreamPause
 from ingest.sockets.holding import DESCRIPTORS, descriptors
@@ -112,13 +104,13 @@ class KafkaWorker:
         self.beat: Callable[[], None] = no_beat
         self._listeners = {one.fileno(): (one, options) for one, options in listeners.items()}
         self._buffers, self._producers, self._shared, self._topics = buffers, producers, shared, topics
-        self._bell, self._kept = bell, kept
+        self._kept = kept
         self._most = max(1, min(most, descriptors() - DESCRIPTORS))
-        self._syncs = SyncRequests(shared, keeper_bell)
         self._intake = StreamPause(shared, Field.KAFKA_PAUSED)
         self._poll = select.epoll()
-        for fd in (*self._listeners, bell, buffers.bells.taken):
+        for fd in (*self._listeners, buffers.bells.taken):
             self._poll.register(fd, select.EPOLLIN)
+        self._syncs = SyncRequests(shared, keeper_bell, bell, self._poll)
         self._clients: dict[int, Client] = {}
         self._of: dict[int, int] = {}
         """How many a user has, with those that are over and whose last request is still being stored."""
@@ -215,10 +207,10 @@ class KafkaWorker:
         """Wait for something, and do it."""
         for fd, event in self._poll.poll(self._pause(wait_s), _MOST_EVENTS):
             if fd == self._buffers.bells.taken:
-                _hush(fd)
+                hush(fd)
                 self._look_at_taken()
-            elif fd == self._bell:
-                _hush(fd)
+            elif fd == self._syncs.bell:
+                self._syncs.hear(waits=bool(self._unanswered))
             elif fd in self._listeners:
                 self._accept(*self._listeners[fd])
             elif client := self._clients.get(fd):
@@ -372,10 +364,9 @@ class KafkaWorker:
 
     def _look_for_late(self, now: float) -> None:
         for client in list(self._clients.values()):
-            if why := client.is_late(now):
-                if why == "idle":
-                    self._end(client)
-                    continue
+            if (why := client.is_late(now)) == "idle":
+                self._end(client)
+            elif why:
                 self._say(("late", client.uid), f"a client {client.user} is closed: {why}")
                 self._end(client, "too_slow")
 
@@ -564,6 +555,7 @@ class KafkaWorker:
             client.outbox += client.take_reply().encode()
         if client.replies:
             self._unanswered[client] = None
+            self._syncs.wait()
         else:
             self._unanswered.pop(client, None)
         if len(client.outbox) == before:
@@ -592,8 +584,3 @@ class KafkaWorker:
     def _say(self, what: object, text: str) -> None:
         if self._throttle.has_room(what, _MOST_LINES) and self._throttle.due(what):
             log.warning("%s", text)
-
-
-def _hush(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.eventfd_read(fd)

@@ -108,6 +108,15 @@ def test_synced_is_said_when_it_is(scene: Scene) -> None:
     assert scene.intake.stored() == expected
 
 
+def test_commits_of_other_inputs(scene: Scene) -> None:
+    """They do not end its wait, in which no message of its own is on the way."""
+    os.eventfd_write(scene.bell, 1)
+    begun = time.monotonic()
+    scene.ack._wait()
+    # No clock of a slow machine makes that shorter.
+    assert time.monotonic() - begun > 0.1
+
+
 def test_messages_of_others_are_not_taken_for_ours(scene: Scene) -> None:
     """The same bytes from another process answer none of ours, which are behind them."""
     twin = encode(b"t", b"v", timestamp=7, partition_key=0)

@@ -27,8 +27,10 @@ TOPIC, PARTITIONS, FIRST = "orders", 3, 1000
 KILLS, GAP_S = 5, 0.5
 AWAY_S = 8.0
 """For Kafka, or its answers."""
-LOAD, FILLING = (12_000, 2_000), (100_000, 8_000)
-"""Records, and how many of them a second; and where they are to fill the spool, or its disk."""
+LOAD = 12_000, 2_000
+"""Records, and how many of them a second."""
+FILLING = {"full": (40_000, 4_000), "disk": (100_000, 8_000)}
+"""The same where they are to fill something."""
 CLIENT_S, DRAIN_S = 300.0, 120.0
 FULL_S = 60.0
 """Until the spool must be full."""
@@ -59,7 +61,7 @@ class Outcome:
 
 def load_of(trouble: str) -> tuple[int, int]:
     """Records that a client sends, and how many a second."""
-    return FILLING if trouble in ("full", "disk") else LOAD
+    return FILLING.get(trouble, LOAD)
 
 
 def settings_of(trouble: str) -> dict[str, dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import time
@@ -316,6 +317,29 @@ def test_requests_behind_those_that_wait(door: Door) -> None:
     assert door.values() == values(0, MOST_ANSWERS)
     door.settle(30)
     assert [outcome_of(caller.receive()) for _ in range(count)] == [[(0, at)] for at in range(count)]
+
+
+def test_commits_of_other_inputs(door: Door) -> None:
+    """They wake the worker once, and then only while a client waits for its answer."""
+
+    def is_woken() -> bool:
+        os.eventfd_write(door.worker._syncs.bell, 1)
+        return bool(door.worker._poll.poll(0))
+
+    door.worker.step(0)
+    assert is_woken()
+    door.worker.step(0)
+    assert not is_woken()
+    caller = door.connect()
+    caller.send([("orders", 0, numbered(0, 1))])
+    for _ in range(3):
+        door.worker.step(0)
+        door.store()
+    assert is_woken()
+    assert not caller.has_answer()
+    door.intake.spool.step()
+    door.worker.step(0)
+    assert outcome_of(caller.receive()) == [(0, 0)]
 
 
 def test_answered_while_the_intake_is_paused(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

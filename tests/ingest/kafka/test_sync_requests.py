@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,9 @@ class Asked:
     def __init__(self, directory: Path) -> None:
         self.shared = SharedState(directory / "page")
         self.words = self.shared.words
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self.bell, self.committed = (os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2))
+        self.poll = select.epoll()
+        self.requests = SyncRequests(self.shared, self.bell, self.committed, self.poll)
 
     def hear(self) -> int:
         """How often it rang since the last call."""
@@ -38,12 +41,14 @@ def asked(memory: Path) -> Iterator[Asked]:
     """Of an empty log."""
     made = Asked(memory)
     yield made
+    made.poll.close()
     os.close(made.bell)
+    os.close(made.committed)
 
 
 def test_soon(asked: Asked) -> None:
     """The keeper hears of the first message that an answer waits for, and of the next one after its sync."""
-    requests = SyncRequests(asked.shared, asked.bell)
+    requests = asked.requests
     for end, rings in ((5, 1), (7, 0), (6, 0), (0, 0)):
         requests.ask(end, 1)
         assert (asked.wanted, asked.hear()) == ((max(end, asked.wanted[0]), 0), rings)
@@ -57,7 +62,7 @@ def test_soon(asked: Asked) -> None:
 
 def test_at_once(asked: Asked) -> None:
     """For a client that waits, and for many bytes, which count once; a lower end takes nothing back."""
-    requests = SyncRequests(asked.shared, asked.bell)
+    requests = asked.requests
     requests.ask(5, IN_FLIGHT)
     assert (asked.wanted, asked.hear()) == ((0, 5), 1)
     requests.count(SYNC_BYTES)
@@ -70,3 +75,24 @@ def test_at_once(asked: Asked) -> None:
     requests.count(1)
     requests.ask(11, 1)
     assert asked.wanted == (10, 11)
+
+
+def test_woken_while_an_answer_waits(asked: Asked) -> None:
+    """By each commit, also by one between the look for it and the wait; and not while none waits."""
+
+    def is_woken() -> bool:
+        return bool(asked.poll.poll(0))
+
+    requests = asked.requests
+    os.eventfd_write(asked.committed, 1)
+    assert is_woken()
+    requests.hear(waits=False)
+    for _ in range(2):
+        os.eventfd_write(asked.committed, 1)
+        assert not is_woken()
+    requests.wait()
+    assert is_woken()
+    requests.hear(waits=True)
+    assert not is_woken()
+    os.eventfd_write(asked.committed, 1)
+    assert is_woken()
