@@ -23,6 +23,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
@@ -191,9 +192,11 @@ class Supervisor:
     def _look_round(self) -> None:
         """Now and then: have what fails mended, and end workers that hang."""
         now = time.monotonic()
-        if now < self._look_at or self._stops:
+        if now < self._look_at:
             return
         self._look_at = now + self._look_s
+        if self._stops:
+            return
         self.shared.beat(0)
         for role in self._pulse.look(self.roles):
             os.kill(role.pid, signal.SIGKILL)
@@ -250,7 +253,7 @@ class Supervisor:
             return
         try:
             _become_worker(parent)
-            os.nice(role.nice)
+            _step_back(role.nice)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
             role.run()
             os._exit(0)
@@ -333,6 +336,13 @@ def give_way_when_told(worker: Replaceable) -> None:
         worker.giving_way = worker.stopping = True
 
     signal.signal(GIVE_WAY, give_way)
+
+
+def _step_back(nice: int) -> None:
+    """Raise our niceness; a sandbox may refuse it, and no worker depends on it."""
+    if nice:
+        with suppress(OSError):
+            os.nice(nice)
 
 
 def _become_worker(parent: int) -> None:

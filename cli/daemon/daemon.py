@@ -97,8 +97,8 @@ SHOW_STOP_S = 2.0
 """For the status worker, which has nothing to finish."""
 _READS = {DATAGRAM: "ingest", STREAM: "stream", TCP: "stream", KAFKA: "kafka", ACK: "ack"}
 """The worker that reads the inputs of a kind."""
-_DELIVERY_NICE, _STATUS_NICE = 10, 12
-"""Programs wait for the intake and its sync. They wait for no one else: what is on disk has time."""
+_DELIVERY_NICE, _STATUS_NICE = 5, 10
+"""Every program waits for the intake and its sync, and few for delivery, which comes second."""
 STOP_S = 20.0
 """For the delivery worker's last steps, beside draining and waiting for acknowledgements."""
 

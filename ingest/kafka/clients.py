@@ -68,6 +68,10 @@ class Reply:
         answers = [(one.part, one.answer) for one in self.storing.parts]
         return frame_of(self.correlation, write_answer(self.version, answers))
 
+    def is_synced(self, end: int) -> bool:
+        """Whether no commit is awaited, if the log is synced up to sequence `end`: something else may be."""
+        return self.storing is None or self.storing.end <= end
+
     @property
     def bytes(self) -> int:
         """About as many bytes as it takes."""
@@ -291,11 +295,17 @@ class Memory:
             self._waiting.pop(client, None)
 
     def feed(self) -> list[Client]:
-        """Those that waited, and have memory now."""
-        waiting = list(self._waiting)
-        for client in waiting:
+        """Those that waited, and have memory now: of a user in their order, until one has to wait on."""
+        fed, full = list[Client](), set[int]()
+        for client in list(self._waiting):
+            if client.uid in full:
+                continue
             self.serve(client)
-        return [client for client in waiting if not client.starved]
+            if client.starved:
+                full.add(client.uid)
+            else:
+                fed.append(client)
+        return fed
 
     def forget(self, client: Client) -> None:
         """It waits for none."""

@@ -14,7 +14,7 @@ from spool.layout import Layout
 from spool.marks.outcomes import OPEN, UNTOLD, OutcomeReader, open_outcomes
 
 LOOK_S = 0.05
-"""Between two looks at the marks for one request."""
+"""Between two looks at the marks: whether they have changed, and then for each request."""
 SHARE = 10
 """The looks for one request take this part of the time at most."""
 _REFUSALS = {
@@ -32,14 +32,19 @@ class Delivered:
         self._layout = layout
         self._reader: OutcomeReader | None = None
         self._inode = 0
+        self._look_at, self._generation = 0.0, (0, 0)
 
     def look(self, storing: Storing, now: float) -> bool:
         """Whether all that a request stored is resolved; discards are its answer then."""
         if not any(one.ranges for one in storing.parts):
             return True
-        if now < storing.look_at or not self._open():
+        if now < storing.look_at:
             return False
-        assert self._reader
+        generation = self._generation_at(now)
+        if self._reader is None or generation == storing.seen:
+            storing.look_at = self._look_at
+            return False
+        storing.seen = generation
         begun = time.monotonic()
         ranges = [one.ranges for one in storing.parts]
         sequences = [np.arange(first, first + messages) for first, messages in chain.from_iterable(ranges)]
@@ -55,6 +60,14 @@ class Delivered:
                 reason = int(given_up[0]) & ~DEAD_LETTERED
                 one.refuse(*_REFUSALS.get(Reason(reason), _OTHERWISE))
         return True
+
+    def _generation_at(self, now: float) -> tuple[int, int]:
+        """Of the marks, at the last look for all requests: (the file's inode, how often it was written)."""
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            if self._open() and self._reader:
+                self._generation = self._inode, self._reader.transactions
+        return self._generation
 
     def _open(self) -> bool:
         try:

@@ -241,8 +241,10 @@ class KafkaWorker:
         synced = int(self._shared.words[Field.SYNCED_SEQUENCE])
         if synced == self._answered_to and now < self._answer_at:
             return
-        until = time.monotonic() + _STEP_S
+        until, all_of_them = time.monotonic() + _STEP_S, now >= self._answer_at
         for client in list(self._unanswered):
+            if not all_of_them and client.replies[0].is_synced(self._answered_to):
+                continue
             if time.monotonic() > until:
                 return
             # Behind the others, if it is to wait on.
@@ -253,7 +255,9 @@ class KafkaWorker:
                 self._turns.add(client)
             elif not client.is_over:
                 self._watch(client)
-        self._answered_to, self._answer_at = synced, now + _TICK_S / 2
+        self._answered_to = synced
+        if all_of_them:
+            self._answer_at = now + _TICK_S / 2
 
     def _pause(self, wait_s: float) -> float:
         if self._turns:

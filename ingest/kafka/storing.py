@@ -145,8 +145,8 @@ class Storing:
         self.parts = [Batching(part) for part in request.parts]
         self.due = time.monotonic() + min(request.timeout_s, MOST_TIMEOUT_S)
         """When its client waits no longer."""
-        self.look_at = 0.0
-        """When to look again whether it is delivered."""
+        self.look_at, self.seen = 0.0, (0, 0)
+        """When to look again whether it is delivered, and which marks have said that it was not."""
         self.is_parked = False
         """Whether it waits for a batch of another connection, which is on its way."""
         self.end = 0

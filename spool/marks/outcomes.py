@@ -57,6 +57,11 @@ class OutcomeReader(Marks):
         self._opened = ExitStack()
         self._env, self._db = self._opened.enter_context(opener(directory))
 
+    @property
+    def transactions(self) -> int:
+        """How often the marks were written."""
+        return int(self._env.info()["last_txnid"])
+
     def of(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """By message: OPEN, DELIVERED, UNTOLD, or the Reason that it was discarded for."""
         found = np.full(len(sequences), OPEN, np.int64)

@@ -319,6 +319,16 @@ def test_a_stop_while_one_gives_way(memory: Path) -> None:
     assert diary.read_text() == "began\nleft\nbegan\nended\n"
 
 
+def test_no_look_while_it_stops(memory: Path) -> None:
+    """It sleeps until the next one would be due, and turns no more while a worker gives way."""
+    supervisor = Supervisor([], SharedState(memory / "page"))
+    supervisor._stops.append(time.monotonic())
+    supervisor._look_at = 0.0
+    begun = time.monotonic()
+    supervisor._look_round()
+    assert supervisor._look_at > begun
+
+
 def test_who_does_not_give_way_is_killed(memory: Path) -> None:
     """After stop_s it is insisted on."""
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -125,8 +126,12 @@ def test_delivery_stays_behind_the_intake(tmp_path: Path, kafka: EmbeddedKafka) 
         pids = {one.role: one.pid for one in bruce.status().workers}
 
         def niceness(role: str) -> set[int]:
-            threads = os.listdir(f"/proc/{pids[role]}/task")
-            return {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in threads}
+            found = set()
+            for thread in os.listdir(f"/proc/{pids[role]}/task"):
+                # It may have ended.
+                with suppress(ProcessLookupError):
+                    found.add(os.getpriority(os.PRIO_PROCESS, int(thread)))
+            return found
 
         assert niceness("ingest") == niceness("keeper") == niceness("supervisor")
         assert min(niceness("delivery")) > max(niceness("ingest"))

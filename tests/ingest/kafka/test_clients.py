@@ -408,6 +408,23 @@ def test_those_that_wait_hold_no_more_than_they_sent() -> None:
     assert memory._given == 0
 
 
+def test_a_user_who_waits_costs_others_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first of those that a user has waiting is looked at, while there is no memory for it."""
+    memory, clients = Memory(8 * SMALL_BYTES), users(1, 2, 5, *[3] * 100, 4)
+    for one in clients:
+        one.inbox = bytearray(struct.pack(">i", (4 if one.uid == 1 else 2) * SMALL_BYTES - 4))
+        memory.serve(one)
+    assert [one.starved for one in clients] == [*[False] * 3, *[True] * 101]
+    looked, serve = list[int](), memory.serve
+    monkeypatch.setattr(memory, "serve", lambda one: (looked.append(one.uid), serve(one)))
+    assert memory.feed() == []
+    assert looked == [3, 4]
+    clients[0].inbox.clear()
+    serve(clients[0])
+    assert memory.feed() == [clients[3], clients[-1]]
+    assert looked == [3, 4, 3, 3, 4]
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 700))))
 def test_any_grants(wanted: list[tuple[int, int]]) -> None:
     """Clients have as much as was granted: never more than there is, than half for a user."""

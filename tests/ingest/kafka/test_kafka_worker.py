@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -335,11 +336,64 @@ def test_commits_of_other_inputs(door: Door) -> None:
     for _ in range(3):
         door.worker.step(0)
         door.store()
-    assert is_woken()
+    # The last one may be from before: the next one counts.
+    for _ in range(2):
+        assert is_woken()
+        door.worker.step(0)
     assert not caller.has_answer()
     door.intake.spool.step()
     door.worker.step(0)
     assert outcome_of(caller.receive()) == [(0, 0)]
+
+
+def test_answers_that_take_long(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were not looked at in a step are in the next one, without another commit."""
+    callers = [door.connect() for _ in range(4)]
+    for number, caller in enumerate(callers):
+        caller.send([("orders", 0, numbered(number, 1))])
+    for _ in range(8):
+        door.worker.step(0)
+        door.store()
+    door.intake.spool.step()
+    now = time.monotonic()
+    times = count(now, 0.03)
+    with monkeypatch.context() as slow:
+        slow.setattr(time, "monotonic", lambda: next(times))
+        door.worker._answer_all(now)
+    assert 0 < sum(caller.has_answer() for caller in callers) < 4
+    for _ in range(4):
+        door.worker._answer_all(now)
+    assert all(caller.has_answer() for caller in callers)
+
+
+def test_a_commit_is_nothing_to_those_who_wait_for_kafka(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their messages are synced: they are looked at now and then, and not for each commit."""
+    door = Door(memory, options=Options(waits_for_delivery=True))
+    waiting, other = door.connect(), door.connect()
+    waiting.send([("orders", 0, numbered(0, 1))], timeout_ms=60_000)
+    door.settle()
+    looked, worker, now = list[Client](), door.worker, door.worker._answer_at - 0.001
+    monkeypatch.setattr(worker, "_answer", lambda client, _now: looked.append(client))
+    assert worker._answered_to == 1
+    other.send([("orders", 0, numbered(1, 1))], timeout_ms=60_000)
+    for _ in range(3):
+        worker.step(0)
+        door.store()
+    door.intake.spool.step()
+    looked.clear()
+    worker._answered_to = 1
+    worker._answer_at = now + 0.001
+    worker._answer_all(now)
+    assert worker._answered_to == 2
+    first = next(iter(worker._clients.values()))
+    assert first not in looked
+    worker._unanswered[first] = None
+    worker._answer_all(now + 0.001)
+    assert first in looked
+    monkeypatch.undo()
+    door.close()
 
 
 def test_answered_while_the_intake_is_paused(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

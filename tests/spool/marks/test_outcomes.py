@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,20 @@ def test_all_levels(layout: Layout) -> None:
         OPEN,
     ]
     assert outcomes(layout) == []
+
+
+def test_transactions(layout: Layout) -> None:
+    """Their number grows with each commit, and not else."""
+    deliverer = Marks(layout.delivery, SegmentList(layout))
+    opened = nullcontext((deliverer._env, deliverer._db))
+    reader = OutcomeReader(layout.delivery, SegmentList(layout), lambda _directory: opened)
+    deliverer.commit(Changes(3))
+    before = reader.transactions
+    assert reader.of(np.arange(5)).tolist() == [DELIVERED] * 3 + [OPEN] * 2
+    assert reader.transactions == before
+    deliverer.commit(Changes(4))
+    assert reader.transactions > before
+    deliverer.close()
 
 
 def test_in_any_order(layout: Layout) -> None:
