@@ -26,6 +26,8 @@ WAITING = 4
 
 _PATIENCE_S = 1.0
 """For threads that are to end. One that takes longer is in a system call, and is left there."""
+_SIGNALS_S = 0.5
+"""Between two looks for signals."""
 
 _here = threading.local()
 
@@ -140,16 +142,21 @@ class _Crew(Generic[File, Found]):
 
     def _first(self) -> _Results[Found] | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._begun or not self._at_work)
+            self._await(lambda: bool(self._begun) or not self._at_work)
             return self._begun[0] if self._begun else None
 
     def _take(self, results: _Results[Found]) -> list[Found]:
         """The waiting results of one file; none when all were taken."""
         with self._changed:
-            self._changed.wait_for(lambda: results.waiting or results.complete)
+            self._await(lambda: bool(results.waiting) or results.complete)
             found, results.waiting = results.waiting, []
             self._changed.notify_all()
         return found
+
+    def _await(self, claim: Callable[[], bool]) -> None:
+        """Wait in the caller's thread: a Control-C that comes just before a wait does not end that wait."""
+        while not self._changed.wait_for(claim, _SIGNALS_S):
+            continue
 
     def _work(self) -> None:
         _here.crew = self

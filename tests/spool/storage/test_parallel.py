@@ -172,6 +172,28 @@ def test_control_c_ends_what_reads() -> None:
     await_true(lambda: not readers())
 
 
+def test_the_caller_never_waits_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No signal ends a wait that begins just behind it: the caller looks for signals now and then."""
+    ends, real = list[float | None](), threading.Condition.wait_for
+
+    def wait_for(
+        self: threading.Condition, claim: Callable[[], object], timeout: float | None = None
+    ) -> object:
+        if threading.current_thread() is threading.main_thread():
+            ends.append(timeout)
+        return real(self, claim, timeout)
+
+    def slowly(number: int) -> Iterator[int]:
+        if number == 0:
+            time.sleep(0.7)
+        yield number
+
+    monkeypatch.setattr(threading.Condition, "wait_for", wait_for)
+    assert list(in_order(slowly, range(4), 2)) == list(range(4))
+    assert None not in ends
+    assert len(ends) > 2 * 4
+
+
 def test_a_thread_that_stands_still_is_left() -> None:
     """It is in a system call that does not return: the end does not wait for it."""
     begun, comes_back = threading.Semaphore(0), threading.Event()
