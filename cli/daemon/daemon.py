@@ -259,10 +259,17 @@ class Daemon:
         if self._inputs.of(ACK):
             roles.append(self._feeding("ack", self._acknowledge))
         if self.config.status.port:
-            row = ROLES.index("status")
-            show = Role("status", self._show, row=row, nice=_STATUS_NICE, watched=True, needed=False)
-            show.stop_s = SHOW_STOP_S
-            roles.append(show)
+            roles.append(
+                Role(
+                    "status",
+                    self._show,
+                    stop_s=SHOW_STOP_S,
+                    row=ROLES.index("status"),
+                    watched=True,
+                    needed=False,
+                    nice=_STATUS_NICE,
+                )
+            )
         if self._has_streams:
             roles.append(self._feeding("stream", self._stream))
         if self._has_kafka:
