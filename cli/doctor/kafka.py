@@ -23,6 +23,7 @@ from router.cluster.trouble import explain_connections, explain_silence, states_
 from spool.errors import SpoolError
 from spool.index.environment import UNREADABLE
 from spool.index.segment_list import SegmentList
+from spool.index.soundness import has_begun
 from spool.layout import Layout
 from spool.marks.marks import Marks
 from spool.read.backlog import Backlog
@@ -105,7 +106,7 @@ def check_lateness(
 
 def _delivered_to(layout: Layout) -> set[bytes]:
     """The topics that have had messages of this spool."""
-    if not (layout.delivery / "data.mdb").exists():
+    if not has_begun(layout.delivery):
         return set()
     with closing(Marks(layout.delivery, SegmentList(layout), readonly=True)) as marks:
         return set(marks.partitions())

@@ -20,6 +20,7 @@ from spool.format.frame import DISCARDED
 from spool.format.wire import DEAD_LETTERED, reason_name, sampled_topic
 from spool.index.environment import UNREADABLE
 from spool.index.segment_list import SegmentList
+from spool.index.soundness import has_begun
 from spool.layout import Layout
 from spool.log.intake_totals import read_refused
 from spool.marks.discarded import Sample
@@ -142,7 +143,7 @@ def _merged(rows: list[Discards]) -> list[Discarded]:
 
 def _marked(layout: Layout) -> tuple[list[Discards], list[Sample]]:
     """(counts, samples) after acceptance; nothing without marks."""
-    if not (layout.delivery / "data.mdb").exists():
+    if not has_begun(layout.delivery):
         return [], []
     try:
         marks = Marks(layout.delivery, SegmentList(layout), readonly=True)

@@ -33,6 +33,7 @@ from spool.format.wire import DEAD_LETTERED
 from spool.index.environment import UNREADABLE
 from spool.index.identity import read_identity
 from spool.index.segment_list import SegmentList
+from spool.index.soundness import has_begun
 from spool.layout import Layout
 from spool.marks.marks import Marks
 from spool.marks.outcome_file import write_outcomes
@@ -100,7 +101,7 @@ def write_histories(lease: DeliveryLease, histories: Mapping[bytes, History], jo
 
 def read_history(layout: Layout) -> dict[str, History]:
     """By topic, how many partitions it had from a sequence number on, from the marks."""
-    if not (layout.delivery / "data.mdb").exists():
+    if not has_begun(layout.delivery):
         return {}
     with suppress(*UNREADABLE), closing(Marks(layout.delivery, SegmentList(layout), readonly=True)) as marks:
         return {name.decode(errors="backslashreplace"): found for name, found in marks.partitions().items()}

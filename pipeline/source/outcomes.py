@@ -133,7 +133,6 @@ def _read_pending(plan: SpoolPlan) -> Settled:
 @contextmanager
 def _open_marks(layout: Layout) -> Iterator[Marks]:
     """The marks of a spool, to read. Raises FileNotFoundError, UNREADABLE."""
-    (layout.delivery / "data.mdb").stat()
     marks = Marks(layout.delivery, SegmentList(layout), readonly=True)
     try:
         yield marks

@@ -19,6 +19,7 @@ from spool.index.committed import NAME, read_committed
 from spool.index.environment import UNREADABLE
 from spool.index.index import Entry, read_entries
 from spool.index.segment_list import SegmentList
+from spool.index.soundness import has_begun
 from spool.layout import SENT, Layout
 from spool.marks.marks import Marks
 from spool.marks.outcomes import read_pending_outcomes
@@ -101,7 +102,7 @@ class MetadataCheck:
 
     def _read_marks(self) -> Iterator[Finding]:
         path = self._layout.delivery / "data.mdb"
-        if not path.exists():
+        if not has_begun(path.parent):
             return
         for _ in range(_TRIES):
             wrong = self._open_marks(path)

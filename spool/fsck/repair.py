@@ -40,6 +40,7 @@ from spool.index.identity import IDENTITY_BYTES, agreed_identity, read_identity
 from spool.index.index import Index
 from spool.index.log_end import read_footer
 from spool.index.segment_list import SegmentList
+from spool.index.soundness import has_begun
 from spool.layout import Layout, parse_name
 from spool.log.committer import Committer, copy_readable
 from spool.log.recovery import boot_id, known_end, list_misplaced, lost_end, put_in_order
@@ -465,7 +466,7 @@ def _others(findings: list[Finding], steps: list[Step]) -> Iterator[Step]:
 
 def _are_damaged(layout: Layout) -> bool:
     """Whether there are marks that cannot be read."""
-    if not (layout.delivery / "data.mdb").exists():
+    if not has_begun(layout.delivery):
         return False
     try:
         Marks(layout.delivery, SegmentList(layout), readonly=True).close()

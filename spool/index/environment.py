@@ -15,7 +15,7 @@ from typing import Any
 
 import lmdb
 
-from spool.index.soundness import are_files, is_harmless, set_modes
+from spool.index.soundness import are_files, has_begun, is_harmless, set_modes
 from spool.storage.disk import LOCK_MODE, is_regular, make_directory, sync_directory
 from spool.storage.lock import is_in_use
 
@@ -124,6 +124,8 @@ def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
     """Open it as it is. `lock`: with an entry in the lock file. Raises LMDB_REFUSES."""
     if not are_files(directory):
         raise _harmed(directory)
+    if readonly and not has_begun(directory):
+        raise lmdb.NotFoundError(f"{directory} has not begun")
     if not readonly:
         set_modes(directory)
     env = lmdb.open(

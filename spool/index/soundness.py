@@ -150,11 +150,18 @@ class _File:
 
 def is_harmless(directory: Path) -> bool:
     """Whether LMDB may open an environment that no process writes: sound, or not begun yet."""
-    path = directory / "data.mdb"
     try:
-        return are_files(directory) and (path.stat().st_size == 0 or is_sound(path))
+        return are_files(directory) and (not has_begun(directory) or is_sound(directory / "data.mdb"))
     except FileNotFoundError:
         return True
+
+
+def has_begun(directory: Path) -> bool:
+    """Whether an environment has its first pages: a process that is killed early leaves an empty file."""
+    try:
+        return (directory / "data.mdb").stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def are_files(directory: Path) -> bool:

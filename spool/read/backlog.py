@@ -44,6 +44,7 @@ from spool.index.log_end import (
     read_footer,
 )
 from spool.index.segment_list import SegmentInfo, SegmentList
+from spool.index.soundness import has_begun
 from spool.layout import Layout
 from spool.marks.marks import Bitmaps, Marks
 from spool.native.digest import CHUNK_MESSAGES
@@ -222,7 +223,7 @@ class Backlog:
         """
         nothing: Bitmaps = {}
         without = self._segment_list.sent_below(), nothing, Counts()
-        if not (self._layout.delivery / "data.mdb").exists():
+        if not has_begun(self._layout.delivery):
             return True, *without
         try:
             marks = Marks(self._layout.delivery, self._segment_list, readonly=True)

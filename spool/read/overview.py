@@ -36,6 +36,7 @@ from spool.index.committed import read_committed
 from spool.index.environment import UNREADABLE
 from spool.index.log_end import committed_end, empty_tail, end_of, live_segment, named_topics, read_footer
 from spool.index.segment_list import SegmentList
+from spool.index.soundness import has_begun
 from spool.layout import SENT, SPARE, Layout
 from spool.marks.marks import Marks, Outcomes
 from spool.read.files import Span, Unreadable, of_segment, read_frames
@@ -312,7 +313,7 @@ def _outcomes(layout: Layout) -> Outcomes:
     segment_list = SegmentList(layout)
     sent = segment_list.sent_below()
     nothing = Outcomes(sent, segment_list.stored_below(sent), [])
-    if not (layout.delivery / "data.mdb").exists():
+    if not has_begun(layout.delivery):
         return nothing
     try:
         marks = Marks(layout.delivery, segment_list, readonly=True)

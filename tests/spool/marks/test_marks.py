@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
@@ -19,15 +20,20 @@ import pytest
 
 from spool.errors import MarksFailed
 from spool.format.topic_table import OTHERS
+from spool.fsck.finding import Kind
 from spool.index import environment as module
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks import discarded as kept
 from spool.marks.discarded import Changes, Discard, Sample
 from spool.marks.marks import Marks
+from spool.marks.outcomes import outcomes_now
 from spool.native.digest import CHUNK_BYTES, CHUNK_MESSAGES
+from spool.read.overview import take_totals
+from spool.read.selection import read_resolved
 from spool.shared.ledger import Discards
 from tests.spool.fixture import SpoolFixture
+from tests.spool.fsck.checked import check
 from tests.spool.stored import lost_of
 
 ROOT = Path(__file__).parents[3]
@@ -213,9 +219,29 @@ def test_threads_of_a_process_look_one_after_the_other(layout: Layout) -> None:
 def test_there_may_be_nothing_to_look_at(layout: Layout) -> None:
     """A spool without any delivery yet."""
     shutil.rmtree(layout.delivery)
-    with pytest.raises(lmdb.Error):
+    with pytest.raises(lmdb.NotFoundError):
         Marks(layout.delivery, SegmentList(layout), readonly=True)
     assert not layout.delivery.exists()
+
+
+@pytest.mark.crash
+def test_a_kill_before_the_first_page(spool: SpoolFixture) -> None:
+    """LMDB makes an empty file first. Every reader takes it for no marks, and delivery begins there."""
+    spool.fill(60)
+    spool.crash()
+    shutil.rmtree(spool.layout.delivery)
+    spool.layout.delivery.mkdir()
+    (spool.layout.delivery / "data.mdb").touch()
+    assert take_totals(spool.layout, list).backlog == 180
+    assert read_resolved(spool.layout) == (0, {})
+    assert not [finding for finding in check(spool.layout) if finding.kind is Kind.MARKS]
+    assert outcomes_now(spool.layout, np.arange(3)) is None
+    with pytest.raises(lmdb.NotFoundError, match="has not begun"):
+        Marks(spool.layout.delivery, SegmentList(spool.layout), readonly=True)
+    assert (spool.layout.delivery / "data.mdb").stat().st_size == 0
+    Marks(spool.layout.delivery, SegmentList(spool.layout)).close()
+    with closing(Marks(spool.layout.delivery, SegmentList(spool.layout), readonly=True)) as marks:
+        assert marks.low_watermark() == (0, 0)
 
 
 LOOK = """
