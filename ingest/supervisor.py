@@ -27,8 +27,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
+from ingest.errors import IngestError
 from ingest.role import PATIENCE, Patience, Pulse, Role, die_with
 from ingest.watch import Watch
+from spool.errors import SpoolError
 from spool.shared.state import BEAT, FORKED, WORKER_WORDS, Field, SharedState
 
 log = logging.getLogger("bruce.supervisor")
@@ -257,8 +259,8 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
             role.run()
             os._exit(0)
-        except BaseException:
-            log.exception("%s ended by an error", role.name)
+        except BaseException as error:  # noqa: BLE001  (what a worker raises is no concern of ours)
+            _log_end(role.name, error)
             os._exit(1)
 
     def _reap(self) -> None:
@@ -343,6 +345,16 @@ def _step_back(nice: int) -> None:
     if nice:
         with suppress(OSError):
             os.nice(nice)
+
+
+def _log_end(name: str, error: BaseException) -> None:
+    """Say why a worker ends: in a sentence, or for a defect with the traceback."""
+    if isinstance(error, OSError) and error.filename is not None:
+        log.error("%s cannot go on: %s: %s", name, os.fsdecode(error.filename), error.strerror)
+    elif isinstance(error, (IngestError, SpoolError)):
+        log.error("%s cannot go on: %s", name, error)
+    else:
+        log.error("%s ended by an error", name, exc_info=error)
 
 
 def _become_worker(parent: int) -> None:

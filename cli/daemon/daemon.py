@@ -70,6 +70,7 @@ from router.timing import FLUSH_S
 from spool.errors import SpoolBusy, SpoolError
 from spool.format.frame import SEQUENCE
 from spool.format.segment_format import body_room
+from spool.index.environment import LMDB_REFUSES
 from spool.layout import Layout
 from spool.log.keeper import Keeper
 from spool.log.quotas import publish_open
@@ -397,7 +398,7 @@ class Daemon:
     def _count_what_is_left(self) -> SpoolTotals | None:
         try:
             return take_totals(self._spool.layout, lambda: read_all_staging(self._staging))
-        except (SpoolError, OSError) as error:
+        except (SpoolError, OSError, LMDB_REFUSES) as error:
             log.warning("cannot count the messages that are left in the spool: %s", error)
             return None
 

@@ -59,7 +59,7 @@ class ReplayConnection:
         to_topic: bytes | None,
         rates: Mapping[str, Rate],
     ) -> None:
-        """`rates` by topic. Raises BadProperty, BadPartitioner, DispatchError, SegmentsGone, LMDB_REFUSES."""
+        """`rates` by topic. Raises BadProperty, BadPartitioner, DispatchError, SegmentsGone, MarksFailed."""
         # If all go to one topic, Kafka needs to know only that one.
         segment_list, topics = SegmentList(layout), Topics(None if to_topic else config.spool.max_topics)
         for name in (*config.partitioners, *rates):

@@ -104,7 +104,7 @@ class ReplayMarks(Marks):
     def __init__(
         self, directory: Path, segment_list: SegmentList, start: int, *, readonly: bool = False
     ) -> None:
-        """`start`: below it nothing is asked for. Raises LMDB_REFUSES."""
+        """`start`: below it nothing is asked for. Raises what Marks does."""
         super().__init__(directory, segment_list, readonly=readonly)
         self._start = start
 

@@ -63,7 +63,7 @@ from spool.native.memory import (
     store_u32,
 )
 from spool.shared.histogram import DATAGRAM
-from spool.storage.disk import Mapping
+from spool.storage.disk import Mapping, name_file
 from spool.storage.ownership import Owners, open_believed, open_own, put_own
 
 SLOT_BYTES = 2048
@@ -121,8 +121,9 @@ class Staging:
             self.slots = _check(fd, path, spool)
             self.most = min(slots, self.slots)
             self.burst = _reserve(fd, self.slots, min(few, self.most))
-        except BaseException:
+        except BaseException as error:
             os.close(fd)
+            name_file(error, path)
             raise
         self.buffer_bytes = buffer_bytes(self.slots)
         self._mapping = Mapping(fd)

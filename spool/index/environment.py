@@ -15,7 +15,7 @@ from typing import Any
 
 import lmdb
 
-from spool.index.soundness import are_files, has_begun, is_harmless, set_modes
+from spool.index.soundness import are_files, has_begun, is_harmless, reserve_lock, set_modes
 from spool.storage.disk import LOCK_MODE, is_regular, make_directory, sync_directory
 from spool.storage.lock import is_in_use
 
@@ -127,6 +127,7 @@ def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
     if readonly and not has_begun(directory):
         raise lmdb.NotFoundError(f"{directory} has not begun")
     if not readonly:
+        reserve_lock(directory)
         set_modes(directory)
     env = lmdb.open(
         os.fsencode(directory),

@@ -26,7 +26,7 @@ import lmdb
 
 from spool.format.frame import Tail
 from spool.index.committed import CommittedFile
-from spool.index.soundness import are_files, is_harmless, set_modes
+from spool.index.soundness import are_files, is_harmless, reserve_lock, set_modes
 from spool.storage.disk import LOCK_MODE, make_directory
 from spool.storage.failpoint import reach
 from spool.storage.lock import is_in_use
@@ -162,6 +162,7 @@ def _open(directory: Path) -> tuple[Any, Any, Any]:
 
 
 def _environment(directory: Path) -> tuple[Any, Any, Any]:
+    reserve_lock(directory)
     set_modes(directory)
     env = lmdb.open(
         os.fsencode(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=LOCK_MODE

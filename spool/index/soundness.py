@@ -20,7 +20,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spool.storage.disk import FILE_MODE, LOCK_MODE, is_regular, open_to_read, read_at, set_mode
+from spool.errors import SpoolFull
+from spool.storage.disk import (
+    FILE_MODE,
+    LOCK_MODE,
+    allocated_bytes,
+    is_regular,
+    open_or_make,
+    open_to_read,
+    read_at,
+    reserve,
+    set_mode,
+)
 
 _DB = np.dtype(
     [("page_bytes", "<u4"), ("flags", "<u2"), ("depth", "<u2"), ("counts", "<u8", 4), ("root", "<u8")]
@@ -40,6 +51,8 @@ _MAGIC = 0xBEEFC0DE
 _PAGE = np.dtype([("number", "<u8"), ("pad", "<u2"), ("flags", "<u2"), ("lower", "<u2"), ("upper", "<u2")])
 _NODE = np.dtype([("low", "<u2"), ("high", "<u2"), ("flags", "<u2"), ("key_bytes", "<u2")])
 MDB_FILES = "data.mdb", "lock.mdb"
+_LOCK_BYTES = 8192
+"""For 126 readers, the number that LMDB has by itself."""
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _BIG, _TABLE = 1, 2
 """Flags of a node: its value is in pages of its own; its value is the root of a table."""
@@ -167,6 +180,23 @@ def has_begun(directory: Path) -> bool:
 def are_files(directory: Path) -> bool:
     """Whether both paths that LMDB would open are files, or free: it opens anything with their names."""
     return all(is_regular(path) or not os.path.lexists(path) for path in map(directory.joinpath, MDB_FILES))
+
+
+def reserve_lock(directory: Path) -> None:
+    """Reserve the blocks of LMDB's lock file, which LMDB changes through a mapping (see `allocate`).
+
+    Not while this process has the environment open: that would drop its locks. Raises SpoolFull, OSError.
+    """
+    path = directory / "lock.mdb"
+    if allocated_bytes(path) >= _LOCK_BYTES:
+        return
+    fd = open_or_make(path, mode=LOCK_MODE)
+    try:
+        reserve(fd, 0, _LOCK_BYTES)
+    except SpoolFull as error:
+        raise SpoolFull(f"{path}: {error}") from error
+    finally:
+        os.close(fd)
 
 
 def set_modes(directory: Path) -> None:

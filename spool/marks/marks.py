@@ -75,8 +75,8 @@ class Marks:
     def __init__(self, directory: Path, segment_list: SegmentList, *, readonly: bool = False) -> None:
         """Open the marks, and create them when there are none; `readonly` changes nothing.
 
-        A file that lmdb cannot read is set aside, and delivery begins without marks. Raises LMDB_REFUSES when
-        they cannot be created, and for `readonly` when there are none.
+        A file that lmdb cannot read is set aside, and delivery begins without marks. Raises MarksFailed or
+        SpoolFull when they cannot be created, and LMDB_REFUSES for `readonly` when there are none.
         """
         self.segment_list = segment_list
         self._commits = 0
@@ -84,10 +84,17 @@ class Marks:
         if readonly:
             self._env, self._db = self._opened.enter_context(look_at(directory))
         else:
-            self._env, self._db = open_surely(directory)
-            self._opened.callback(self._env.close)
-            with self._env.begin(write=True) as txn:
-                discarded.fold(txn, self._db[b"discard"], segment_list.spool)
+            try:
+                self._open_to_write(directory)
+            except LMDB_REFUSES as error:
+                self._opened.close()
+                raise MarksFailed(f"the marks cannot be opened: {error}") from error
+
+    def _open_to_write(self, directory: Path) -> None:
+        self._env, self._db = open_surely(directory)
+        self._opened.callback(self._env.close)
+        with self._env.begin(write=True) as txn:
+            discarded.fold(txn, self._db[b"discard"], self.segment_list.spool)
 
     def low_watermark(self) -> tuple[int, int]:
         """(sequence, messages below it): every message below is resolved.

@@ -179,8 +179,9 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> None:
         reach("file.synced")
         os.rename(temporary, path)
         reach("file.named")
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
+        name_file(error, path)
         raise
     finally:
         os.close(fd)
@@ -334,6 +335,12 @@ def told(error: OSError, file: Path | int) -> OSError:
         return error
     path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else str(file)
     return ReadFailed(error.errno, error.strerror, path)
+
+
+def name_file(error: BaseException, path: Path) -> None:
+    """Give an error of the system that names no file this one: what a user reads says where."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)
 
 
 def no_file(path: Path, mode: int) -> NotAFile:

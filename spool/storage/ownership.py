@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spool.errors import NotAFile, NotOurs
-from spool.storage.disk import LOCK_MODE, no_file, set_mode
+from spool.storage.disk import LOCK_MODE, name_file, no_file, set_mode
 from spool.storage.lock import LOCK_FILES
 
 ALONE = 0o600
@@ -106,9 +106,10 @@ def put_own(path: Path, fill: Callable[[int], None], mode: int = ALONE, owners: 
             fill(fd)
             os.fchmod(fd, mode)
             os.rename(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
-        except BaseException:
+        except BaseException as error:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory)
+            name_file(error, path)
             raise
         finally:
             os.close(fd)

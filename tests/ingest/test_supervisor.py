@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ingest.errors import BadSocket
 from ingest.role import PATIENCE, Patience, Role
-from ingest.supervisor import BACKOFF_S, END, GIVE_WAY, Supervisor, hold_signals
+from ingest.supervisor import BACKOFF_S, END, GIVE_WAY, Supervisor, _log_end, hold_signals
+from spool.errors import SpoolFull
 from spool.shared.state import WORKER_WORDS, Field, SharedState
 from tests.ingest.processes import PATIENCE_S, await_end, fork
 
@@ -369,6 +371,26 @@ def test_a_worker_that_dies_at_once_is_not_started_in_a_frenzy(
     role.started = now - 3600
     supervisor._schedule(role, 9)
     assert role.hasty == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", b"/spool/owner"), "/spool/owner: No space left on"),
+        (SpoolFull("no room for 8192 bytes"), "no room for 8192 bytes"),
+        (BadSocket("it is in use"), "it is in use"),
+    ],
+)
+def test_a_trouble_is_said_in_a_sentence(
+    error: Exception, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that ends for what a user can mend says so; only a defect has a traceback."""
+    for one in (error, ValueError("a defect")):
+        _log_end("delivery", one)
+    first, second = caplog.records
+    assert first.getMessage().startswith(f"delivery cannot go on: {sentence}")
+    assert first.exc_info is None
+    assert second.exc_info is not None
 
 
 def test_a_system_that_gives_no_process(memory: Path) -> None:

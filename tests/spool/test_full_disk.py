@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spool.errors import SpoolBusy, SpoolFull
+from spool.errors import MarksFailed, SpoolBusy, SpoolFull
+from spool.index.index import Index
+from spool.index.segment_list import SegmentList
 from spool.layout import SENT
+from spool.marks.marks import Marks
 from spool.options import Full
 from spool.shared.state import Field
 from spool.storage.disk import free_bytes
@@ -58,6 +62,29 @@ def test_no_store_into_a_full_disk_is_a_sigbus(disk: Path) -> None:
             spool = spool_on(disk)
             fill_up(disk / "more")
             fill_until_full(spool)
+            os._exit(7)
+        finally:
+            os._exit(8)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+@pytest.mark.parametrize("folder", ["delivery", "index"])
+def test_no_lock_file_of_lmdb_is_a_hole(disk: Path, folder: str) -> None:
+    """LMDB stores into its lock file through a mapping: without room for it there is an error, no SIGBUS."""
+    spool = spool_on(disk)
+    spool.crash()
+    place = spool.layout.directory / folder
+    shutil.rmtree(place)
+    place.mkdir()
+    fill_up(disk / "more")
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.raises((SpoolFull, MarksFailed), match=r"lock\.mdb"):
+                Index(place, bytes(16), bytes(16)) if folder == "index" else Marks(
+                    place, SegmentList(spool.layout)
+                )
             os._exit(7)
         finally:
             os._exit(8)

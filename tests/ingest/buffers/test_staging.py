@@ -148,8 +148,9 @@ def test_without_room_there_is_an_error_and_no_file(tmp_path: Path) -> None:
     """A full tmpfs is an error when the file is made, not a SIGBUS when it is used."""
     with mounted("tmpfs", tmp_path, 1 << 20) as place:
         fill_up(place / "more")
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space left") as caught:
             Staging(place / "staging", SPOOL, 64)
+        assert caught.value.filename == str(place / "staging")
         assert [p.name for p in place.iterdir()] == ["more"]
 
 
@@ -200,6 +201,7 @@ def test_no_memory_for_one_slot_is_an_error(tmp_path: Path) -> None:
     """It is said at the start, and not found out by a datagram that is lost."""
     with (
         mounted("tmpfs", tmp_path, 1120 << 10) as place,
-        pytest.raises(OSError, match=os.strerror(errno.ENOSPC)),
+        pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught,
     ):
         Staging(place / "staging", SPOOL, 512)
+    assert caught.value.filename == str(place / "staging")

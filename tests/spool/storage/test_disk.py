@@ -115,8 +115,9 @@ def test_another_error_is_not_called_full(tmp_path: Path) -> None:
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, call: str) -> None:
     """If the write fails, the old file stays, and no temporary one is left."""
     write_file(tmp_path / "a", b"old")
-    with refusing(call, errno.ENOSPC), pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+    with refusing(call, errno.ENOSPC), pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught:
         write_file(tmp_path / "a", b"new")
+    assert caught.value.filename == str(tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     write_file(tmp_path / "a", b"new")
