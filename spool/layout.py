@@ -33,6 +33,8 @@ from pathlib import Path
 
 SEGMENT, SENT, SPARE = ".seg", ".sent", ".spare"
 _DIGITS = 20
+_LISTINGS = 100
+"""While a thousand segments are retired, one after the other, every listing differs from the one before."""
 
 
 def segment_name(first_sequence: int, suffix: str = SEGMENT) -> str:
@@ -180,11 +182,24 @@ class Layout:
     def _named(self) -> list[tuple[tuple[int, str], bool]]:
         """((number, suffix), whether it is a file) of each path with a name of a segment or a spare."""
         try:
-            with os.scandir(self.segments) as entries:
-                found = [(parse_name(entry.name), entry) for entry in entries]
+            entries = self._entries()
+            for _ in range(_LISTINGS):
+                before, entries = entries.keys(), self._entries()
+                if entries.keys() == before:
+                    break
         except FileNotFoundError:
             return []
+        found = ((parse_name(name), entry) for name, entry in entries.items())
         return [(pair, entry.is_file(follow_symlinks=False)) for pair, entry in found if pair]
+
+    def _entries(self) -> dict[str, os.DirEntry[str]]:
+        """The directory's entries by name, from one listing.
+
+        That of a large directory takes several system calls. A file that is renamed between them may come
+        twice, by both names, or not at all; a second listing differs then.
+        """
+        with os.scandir(self.segments) as entries:
+            return {entry.name: entry for entry in entries}
 
 
 SETTLED_NS = 2_000_000_000

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -55,6 +58,30 @@ def test_a_listing_passes_over_what_it_does_not_know(fs: FakeFilesystem) -> None
         fs.create_file(layout.segments / name)
     assert layout.list_segments() == [(3, SENT), (7, SEGMENT)]
     assert layout.list_spares() == [2, 12]
+
+
+def test_a_rename_during_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that a listing shows twice, or hides, is listed once, by its name since."""
+    layout = Layout(tmp_path)
+    layout.segments.mkdir()
+    for number in range(3):
+        layout.segment(number).touch()
+    os.rename(layout.segment(0), layout.segment(0, SENT))
+    real, torn = os.scandir, [["1", "2"], ["0", "0.sent", "1", "2"], None, None]
+
+    @contextmanager
+    def scandir(path: Path) -> Iterator[list[SimpleNamespace]]:
+        names = torn.pop(0)
+        with real(path) as entries:
+            found = list(entries)
+        if names is None:
+            yield found
+        else:
+            pairs = [name.partition(".") for name in names]
+            yield [SimpleNamespace(name=segment_name(int(n), SENT if s else SEGMENT)) for n, _, s in pairs]
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert layout.list_segments() == [(0, SENT), (1, SEGMENT), (2, SEGMENT)]
 
 
 def test_a_missing_directory_lists_nothing(fs: FakeFilesystem) -> None:
