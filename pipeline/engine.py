@@ -33,6 +33,7 @@ __all__ = [
     "Words",
     "f",
     "hour_of",
+    "second_of",
     "show_hour",
     "text_of",
     "together",
@@ -117,9 +118,15 @@ def together(rows: DataFrame, *columns: str) -> DataFrame:
     return _words().together(rows, *columns)
 
 
+def second_of(column: str) -> Column:
+    """Of a time, the second that it is in, since the epoch."""
+    # DuckDB rounds where Spark cuts off.
+    return f.unix_seconds(f.date_trunc("second", column)).cast("long")
+
+
 def hour_of(column: str) -> Column:
     """Of a time, the hour that it is in, UTC: the seconds since the epoch at its beginning."""
-    seconds = f.unix_seconds(column).cast("long")
+    seconds = second_of(column)
     return seconds - seconds % HOUR_S
 
 

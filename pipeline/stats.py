@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.engine import Column, DataFrame, Engine, Window, f, hour_of, show_hour, text_of
+from pipeline.engine import Column, DataFrame, Engine, Window, f, hour_of, second_of, show_hour, text_of
 from pipeline.source.plan import find_spools
 
 VERSION = 1
@@ -88,7 +88,7 @@ def marked(stored: DataFrame) -> DataFrame:
     return stored.select(
         "topic",
         hour_of("received_at").alias("hour"),
-        f.unix_seconds("received_at").alias("second"),
+        second_of("received_at").alias("second"),
         (f.coalesce(f.octet_length("key"), f.lit(0)) + f.coalesce(f.octet_length("value"), f.lit(0)))
         .cast("long")
         .alias("size"),

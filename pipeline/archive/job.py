@@ -29,6 +29,8 @@ from spool.errors import SpoolError
 from spool.words import counted
 
 TOPIC = r"^[a-zA-Z0-9._-]{1,249}\z"
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""The name of a folder `topic=...` that every reader takes for one of rows without a topic."""
 VERSION = 1
 COMPACT_AFTER = 100
 """Scans that found something, from one compaction to the next."""
@@ -212,7 +214,7 @@ def _read(engine: Engine, new: Sequence[_New]) -> DataFrame:
 
 def shelve(stored: DataFrame) -> DataFrame:
     """The rows of an archive, from stored messages with the columns of READ."""
-    fits: Column = f.col("topic").rlike(TOPIC)
+    fits: Column = f.col("topic").rlike(TOPIC) & (f.col("topic") != _NULL)
     return stored.select(
         *TAKEN_OVER,
         f.when(~fits, f.col("topic")).alias("bad_topic"),

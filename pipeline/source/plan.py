@@ -32,7 +32,7 @@ from spool.errors import BadSpool, NoSpool, ReadFailed, UnknownVersion
 from spool.format.frame import POSITION, SEQUENCE, STORED, Tail
 from spool.format.packed import header_of, is_packed
 from spool.format.segment import bound_spares
-from spool.format.segment_format import UNLISTED, Footer, Record
+from spool.format.segment_format import COLUMNS_BYTES, UNLISTED, Footer, Record
 from spool.format.sums_book import MOST_MESSAGES
 from spool.index.committed import read_committed
 from spool.index.headers import find_footer
@@ -155,7 +155,10 @@ def find_spools(paths: Iterable[str]) -> list[Layout]:
     """The spools at these paths, which may be globs. Raises NoSpool when one names none."""
     found: dict[str, Layout] = {}
     for path in paths:
-        layouts = [Layout(Path(match)) for match in (sorted(glob.glob(path)) or [path])]
+        # The name of a spool that is there is no pattern, whatever is in it.
+        here = Layout(Path(path)).segments.is_dir()
+        matches = [path] if here else sorted(glob.glob(path)) or [path]
+        layouts = [Layout(Path(match)) for match in matches]
         spools = {str(layout.directory.resolve()): layout for layout in layouts if layout.segments.is_dir()}
         if not spools:
             raise NoSpool(f"{path} holds no spool")
@@ -272,16 +275,25 @@ class _Index:
 
     def __init__(self, layout: Layout) -> None:
         self._entries = read_entries(layout.index) or []
-        self.committed = read_committed(layout.index)
-        """Segment number and tail; None without an index."""
+        spool = None
+        with suppress(NoSpool):
+            spool = read_identity(layout)
+        self.committed = read_committed(layout.index, spool)
+        """Segment number and tail; None without an index of this spool."""
 
     def covers(self, number: int) -> bool:
         """Whether anything of this segment is committed; True without an index."""
         return self.committed is None or number <= self.committed[0]
 
-    def end(self, number: int) -> Tail | None:
-        """The committed end of a segment; None when the index does not tell."""
-        return self.committed[1] if self.committed and number == self.committed[0] else None
+    def end(self, header: Record, size: int) -> Tail | None:
+        """The committed end of a segment with so many bytes; None when the index does not tell it.
+
+        Nor where the end counts more messages than there may be: the file may be a copy from elsewhere.
+        """
+        number, end = self.committed or (-1, empty_tail())
+        messages = int(end[STORED]) - int(header["stored"])
+        most = min(int(end[SEQUENCE]) - int(header["first_sequence"]), size // COLUMNS_BYTES)
+        return end if number == header["number"] and 0 <= messages <= most else None
 
     def marks(self, number: int) -> list[Mark]:
         """Frames of a segment to begin at."""
@@ -421,7 +433,8 @@ def _examine(fd: int, path: Path, index: _Index, *, skip_read_errors: bool) -> S
     number = int(header["number"])
     if not index.covers(number):
         return None
-    return Segment(header, index.end(number), None, packed=False, marks=index.marks(number))
+    end = index.end(header, os.fstat(fd).st_size)
+    return Segment(header, end, None, packed=False, marks=index.marks(number))
 
 
 def _walk(layout: Layout, segment: Segment) -> Tail:

@@ -20,6 +20,16 @@ def store(spool: SpoolFixture, second: int, count: int, **message: object) -> No
     spool.append(datagrams, received_ns=NOON + second * 10**9)
 
 
+def test_the_end_of_an_hour(engine: Engine, spool: SpoolFixture) -> None:
+    """A message of its last tenth of a second belongs to that hour, and to that second."""
+    for received_ns in (NOON - 1, NOON - 300_000_000, NOON - 500_000_000, NOON - 999_000_000, NOON):
+        spool.append([encode(b"orders", b"v")], received_ns=received_ns)
+    spool.step()
+    (orders,) = run_stats(engine, [str(spool.options.directory)])["topics"]
+    hours = [(hour["hour"], hour["messages"], hour["peak"]) for hour in orders["hours"]]
+    assert hours == [("2026-03-01T11:00:00Z", 4, 4), ("2026-03-01T12:00:00Z", 1, 1)]
+
+
 @pytest.mark.oldest_spark
 def test_hours_peaks_sizes_and_keys(engine: Engine, spool: SpoolFixture) -> None:
     """By hour and topic: counts, bytes of keys and values, the busiest second, and the most frequent key."""

@@ -9,11 +9,13 @@ import pytest
 
 from pipeline.errors import JobFailed
 from pipeline.source.outcomes import _pending, read_outcomes, tell_delivered
-from pipeline.source.plan import plan_spool
+from pipeline.source.plan import find_spools, plan_spool
 from pipeline.source.segments import SegmentReading
-from spool.format.frame import POSITION
+from spool.format.frame import POSITION, SEQUENCE, STORED
 from spool.format.scan import read_header
 from spool.format.segment_format import HEADER
+from spool.index.committed import CommittedFile, read_committed
+from spool.index.identity import read_identity
 from spool.index.segment_list import SegmentList
 from spool.layout import SEGMENT, SENT
 from spool.marks.discarded import Changes, Discard
@@ -134,6 +136,37 @@ def test_a_header_that_counts_what_cannot_be_is_damaged(spool: SpoolFixture, sto
     assert plan.stored == 1200
     tell_delivered(plan)
     assert sum(end - first for first, end in plan.runs) == 1200
+
+
+@pytest.mark.parametrize(("spool_id", "stored"), [(b"s", 1 << 62), (b"s", -5), (b"s", 1 << 20), (b"", 3)])
+def test_a_committed_end_that_cannot_be_is_not_believed(
+    spool: SpoolFixture, spool_id: bytes, stored: int
+) -> None:
+    """A copy's folder may have an index that lies, or is of another spool: its last segment is read."""
+    spool.fill(10)
+    spool.step()
+    spool.crash()
+    known = read_committed(spool.layout.index)
+    assert known is not None
+    number, tail = known
+    tail[STORED] = tail[SEQUENCE] = stored
+    (spool.layout.index / "committed").unlink()
+    own = read_identity(spool.layout) if spool_id else bytes(16)
+    lying = CommittedFile(spool.layout.index, own)
+    lying.write(number, tail)
+    lying.close()
+    plan = tell_delivered(plan_spool(spool.layout))
+    assert (plan.stored, plan.next_sequence, plan.runs) == (30, 30, [(0, 30)])
+    assert sequences(spool) == list(range(30))
+
+
+def test_the_name_of_a_spool_is_no_pattern(spool: SpoolFixture) -> None:
+    """Of `host1` and `host[1]` each is found by its own name, and both by a pattern."""
+    place = spool.layout.directory.parent
+    for name in ("host1", "host[1]"):
+        (place / name / "segments").mkdir(parents=True)
+    for pattern, names in (("host[1]", {"host[1]"}), ("host?", {"host1"}), ("host*", {"host1", "host[1]"})):
+        assert {layout.directory.name for layout in find_spools([str(place / pattern)])} == names
 
 
 def test_small_chunks_give_the_same(spool: SpoolFixture) -> None:
