@@ -44,6 +44,7 @@ from dispatch.librdkafka import Event, Library, MetadataStruct, set_properties
 from dispatch.options import DispatchOptions, chooses_linger, demand_credentials, properties, topic_properties
 from dispatch.timing import QUIET_S
 from dispatch.topic_settings import Lateness, ask_lateness
+from spool.format.topic_table import legal
 from spool.throttle import Throttle
 
 _log = logging.getLogger("dispatch.librdkafka")
@@ -491,6 +492,9 @@ def _read_cluster(found: MetadataStruct) -> Cluster:
     topics: dict[bytes, npt.NDArray[np.int32]] = {}
     errors: dict[bytes, int] = {}
     for topic in found.topics[: found.topic_count]:
+        if topic.name is None or not legal(topic.name):
+            # Not one of Kafka: its name would break what is told by names.
+            continue
         if topic.error:
             errors[topic.name] = topic.error
             continue

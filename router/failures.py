@@ -218,6 +218,7 @@ class Failures:
         """Nothing of these partitions is open any more, or they are gone."""
         for flat in flats.tolist():
             self._bisections.pop(flat, None)
+            self.stopped.pop(flat, None)
 
     def patient(self, count: int, in_flight: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """bool[count] by flat number: neither paused, nor waiting for what is in flight."""

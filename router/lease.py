@@ -31,7 +31,11 @@ def has_work(layout: Layout, claims: Claims) -> bool:
 class LeaseManager:
     """Answers requests for the lease, for the owner. It starts a thread: make it after forking."""
 
-    def __init__(self, layout: Layout, claims: Claims, outcome_import: OutcomeImport) -> None:
+    def __init__(
+        self, layout: Layout, claims: Claims, outcome_import: OutcomeImport, *, beside_keeper: bool = False
+    ) -> None:
+        """`beside_keeper`: another process syncs the log, and says how far."""
+        self._beside_keeper = beside_keeper
         self._layout, self._claims, self.outcome_import = layout, claims, outcome_import
         self.settled = False
         """Whether all that jobs have left is in the marks. Before, another deliverer would send it again."""
@@ -58,10 +62,13 @@ class LeaseManager:
         return ask
 
     def _lend(self, job: LeaseRequest) -> bool:
-        """LeaseGrant the lease; False when the disk does not take it."""
+        """Grant the lease; False when the disk does not take it, or if it is not known what is committed."""
+        end = self._committed()
+        if end is None:
+            return False
         try:
             make_directory(self._layout.outcomes / job.token)
-            write_grant(self._layout, LeaseGrant(job.token, True, time.time_ns(), self._committed()))
+            write_grant(self._layout, LeaseGrant(job.token, True, time.time_ns(), end))
         except OSError as error:
             _log.error("delivery cannot be lent to process %d on %s: %s", job.pid, job.host, error)
             self._claims.refuse(job.token)
@@ -80,9 +87,11 @@ class LeaseManager:
         """Let go of the marks. A lease that was granted stays so: the next owner sees to it."""
         self.outcome_import.close()
 
-    def _committed(self) -> int:
-        """The next sequence number that is not committed; 0 in an empty spool."""
+    def _committed(self) -> int | None:
+        """The next sequence number that is not committed, 0 in an empty spool; None: not known yet."""
         committed = read_committed(self._layout.index)
         if committed:
             return int(committed[1][SEQUENCE])
-        return self.outcome_import.end()
+        end = self.outcome_import.end()
+        # Beside a daemon that has just started, written is not yet synced.
+        return None if end and self._beside_keeper else end

@@ -133,6 +133,11 @@ class Limits:
         self._pace = self._cap
         self._closed_until = 0.0
 
+    @property
+    def discards(self) -> bool:
+        """Whether the excess of any topic is discarded."""
+        return any(rate.discard for rate in self._named.values())
+
     # -- what was received ------------------------------------------------------------------------------
 
     def beyond(self, batch: Batch) -> Mask:

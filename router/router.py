@@ -101,13 +101,16 @@ class Router:
         """Do what can be done without waiting; False when more can be done only after a change elsewhere."""
         self._take_cluster()
         more = self._note(outcomes := self._pool.collect()) > 0 and outcomes.more
+        # Also while no producer may send: room is made without Kafka.
+        evicts = self._evicts()
         if self._client.fatal and not self._pool.ended:
+            more |= evicts
             self._trouble.note_finished(self._client.fatal.text)
             lost = self._rebuild.attempt(self.in_flight())
             if lost:
                 self._note(lost)
                 self._catch_ups.note_change()
-        elif self._evicts():
+        elif evicts:
             more = True
         else:
             self._observe()
@@ -274,17 +277,19 @@ class Router:
         self._history.shrink(cluster, partitions, self._clock())
         for topic in self._unknown.denies(cluster, topics):
             self._pool.orphan(topic)
+        self._catch_ups.grow(partitions.count)
         for learnt in self._unknown.learn(cluster, topics):
             if learnt.known:
                 flats = partitions.of_topic(learnt.topic)
                 partitions.hold(flats, np.full(len(flats), learnt.first))
+                # A pass may have read beyond the first that waited.
+                self._catch_ups.leave_out(flats)
             else:
                 self._give_up(learnt)
         # Those of a topic that was created again with fewer; candidates there go where there is a leader.
         gone = np.flatnonzero(~partitions.exist(np.arange(partitions.count, dtype=np.int32)))
         self._catch_ups.sweep(gone)
         self._failures.forget(gone.astype(np.int32))
-        self._catch_ups.grow(partitions.count)
         self._catch_ups.note_change()
         # Before anything is sent to a broker that is back.
         self._observed_at = 0.0
@@ -298,7 +303,9 @@ class Router:
             self._catch_ups.come_by(learnt.first)
         if (first := self._batches.loose.take(learnt.topic)) is not None:
             self._catch_ups.come_by(first)
-        self._catch_ups.sweep(self._pool.partitions.ever_of_topic(learnt.topic))
+        flats = self._pool.partitions.ever_of_topic(learnt.topic)
+        self._catch_ups.sweep(flats)
+        self._failures.forget(flats.astype(np.int32))
 
     def _observe(self) -> None:
         now = self._clock()

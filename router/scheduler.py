@@ -135,6 +135,11 @@ class BatchRouter:
         waits = self.loose or self._unknown.deleted or self._strangers.waits
         return not (waits or self._open_counts or self._limits.any) and self.history.is_empty
 
+    @property
+    def must_see_all(self) -> bool:
+        """Whether the live path passes over no message: it counts for quotas, or discards the excess."""
+        return self._open_counts is not None or self._limits.discards
+
     def _admit(self, batch: Batch, wanted: Mask, *, live: bool) -> Mask:
         """The rows that are to be delivered; on the live path those in excess are discarded."""
         if self._trace:
@@ -391,7 +396,7 @@ class Scheduler:
             calm = None
         if self._aside:
             self._aside = {topic for topic in self._aside if self._passes.waits(topic)}
-        if self._aside:
+        if self._aside and not self._batches.must_see_all:
             names = {self._live.topics.names[topic] for topic in self._aside}
             # One at a time: there may be thousands.
             if self._live.pass_over(names):

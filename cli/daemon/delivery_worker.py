@@ -139,7 +139,8 @@ class DeliveryWorker:
         eviction = Eviction(Reader(segment_list, topics), self._committed, self._give_up)
         file = discard_file_of(self._config.dispatch)
         outcome_import = OutcomeImport(self._layout, self._identity.spool, eviction, file=file)
-        lender, before = LeaseManager(self._layout, self._claims, outcome_import), None
+        lender = LeaseManager(self._layout, self._claims, outcome_import, beside_keeper=True)
+        before = None
         while not (self.orders.stopping or self.orders.leaving):
             job = lender.step()
             self._say(before, job)

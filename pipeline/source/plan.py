@@ -290,7 +290,9 @@ class _Index:
 
         Nor where the end counts more messages than there may be: the file may be a copy from elsewhere.
         """
-        number, end = self.committed or (-1, empty_tail())
+        if self.committed is None:
+            return None
+        number, end = self.committed
         messages = int(end[STORED]) - int(header["stored"])
         most = min(int(end[SEQUENCE]) - int(header["first_sequence"]), size // COLUMNS_BYTES)
         return end if number == header["number"] and 0 <= messages <= most else None
@@ -433,8 +435,8 @@ def _examine(fd: int, path: Path, index: _Index, *, skip_read_errors: bool) -> S
     number = int(header["number"])
     if not index.covers(number):
         return None
-    end = index.end(header, os.fstat(fd).st_size)
-    return Segment(header, end, None, packed=False, marks=index.marks(number))
+    committed = index.end(header, os.fstat(fd).st_size)
+    return Segment(header, committed, None, packed=False, marks=index.marks(number))
 
 
 def _walk(layout: Layout, segment: Segment) -> Tail:

@@ -353,6 +353,14 @@ def answered(*topics: tuple[bytes, list[int]]) -> MetadataStruct:
     return cast(MetadataStruct, told)
 
 
+@pytest.mark.parametrize("name", [None, b"", b".", b"t" * 250, b"a b", b"\xff"])
+def test_names_that_cannot_be(name: bytes) -> None:
+    """A hostile broker's: librdkafka passes on topics that it was not asked for, and names of any length."""
+    cluster = _read_cluster(answered((b"good", [0]), (name, [0])))
+    assert list(cluster.topics) == [b"good"]
+    assert cluster.errors == {}
+
+
 @pytest.mark.parametrize("ids", [[], [-1], [1], [0, 2], [0, 0], [0, 2**31 - 1], [-5, 0]])
 def test_partitions_that_cannot_be(ids: list[int]) -> None:
     """A topic has all from 0 on, and one at least: else it is as if it had no leader yet."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dispatch.errors import Code
+from router.context import Bounds
 from tests.router.bench import Bench
+from tests.router.cluster.test_unknown_topics import send_to
 from tests.router.fake import NO_ONE
 from tests.router.test_scheduler import keys
 
@@ -122,3 +124,45 @@ def test_offsets_cover_what_has_no_leader(bench: Bench) -> None:
     bench.router.commit()
     assert bench.marks
     assert min(bench.marks.offsets().values()) == 3
+
+
+def test_an_answer_comes_while_a_pass_has_read_on() -> None:
+    """A message names a partition that its topic lacks: the topic waits for Kafka's answer, in a pass too.
+
+    The pass comes by before the answer does. The message is covered still, and goes once the answer is there.
+    """
+    bounds = Bounds(near=30, turn_batches=100, behind_bytes=1 << 20)
+    bench = Bench(window=(7, 2000), chunk_bytes=600, bounds=bounds)
+    try:
+        bench.kafka.leaders = {b"o": [1]}
+        bench.send(keys(1, topic=b"o"))
+        bench.settle()
+        for _ in range(10):
+            bench.send(keys(5, topic=b"o"))
+        bad = send_to(bench, b"o", 77)
+        for _ in range(60):
+            bench.send(keys(5, topic=b"o"))
+        bench.kafka.leaders[b"o"] = [NO_ONE]
+        bench.metadata.pending = True
+        bench.step()
+        bench.kafka.leaders[b"o"] = [1]
+        answer, bench.metadata.take = bench.metadata.take, lambda: None
+        bench.step(60)
+        # Of before the message came: it says that there is a leader, and nothing of partition 77.
+        bench.metadata.asked_at, bench.metadata.pending, bench.metadata.take = 0.0, True, answer
+        bench.step()
+        bench.metadata.take = lambda: None
+        passes, reader = bench.router._catch_ups, bench.router._catch_up_reader
+        for _ in range(1000):
+            if passes.current and reader.sequence > bad[0] + 20:
+                break
+            bench.step()
+            bench.answer(5)
+        assert passes.current
+        assert bench.router._unknown.waiting
+        bench.metadata.asked_at, bench.metadata.pending = bench.clock.now, True
+        bench.metadata.take = answer
+        bench.settle()
+        bench.check_complete()
+    finally:
+        bench.close()

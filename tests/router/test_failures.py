@@ -7,7 +7,10 @@ import pytest
 from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import Code
 from dispatch.pool import Pool
+from router.outcomes.outcome_table import Eviction
 from spool.format.wire import Reason, encode
+from spool.read.reader import Reader
+from spool.shared.state import Field
 from tests.router.bench import Bench
 from tests.router.conftest import PARTITIONS
 from tests.router.fake import HUGE, POISON
@@ -156,6 +159,54 @@ def test_a_producer_that_is_finished_is_replaced(bench: Bench) -> None:
     assert bench.acks.low_watermark == 30
     assert sorted(set(bench.kafka.logs[b"a", 0])) == list(range(30))
     bench.check_order()
+
+
+def test_room_is_made_while_no_producer_may_send(bench: Bench) -> None:
+    """A user without the right to send idempotently: each new producer is finished after a few steps."""
+    for _ in range(20):
+        bench.send([(b"a", 1, b"x" * 60)] * 20)
+    reader, kept = bench.readers[0], [0]
+    bench.router._eviction = Eviction(
+        Reader(reader.segment_list, bench.topics),
+        lambda: bench.spool.shared.place(Field.SYNCED),
+        lambda: kept[0],
+        clock=bench.clock,
+    )
+    bench.pool.client.finish()
+    kept[0] = bench.end
+    for _ in range(20):
+        bench.pool.client.finish()
+        bench.step()
+    bench.router.commit()
+    assert bench.acks.low_watermark == bench.end
+
+
+def test_a_trouble_ends_with_its_messages(bench: Bench) -> None:
+    """Messages that may go anywhere went elsewhere, or their topic is gone: nothing waits any more."""
+    bench.send([(b"a", None, b"x")] * 3 + [(b"b", 1, b"x")] * 3)
+    bench.step(3)
+    for flat in range(bench.pool.partitions.count):
+        if bench.pool.queues[flat]:
+            bench.pool.fail(flat, 9, int(Code.TOPIC_AUTHORIZATION_FAILED))
+    bench.step()
+    assert bench.router._failures.stopped
+    bench.settle()
+    bench.check_complete()
+    assert bench.router._failures.stopped == {}
+    bench.send([(b"b", 1, b"x")] * 3)
+    bench.step(3)
+    (flat,) = (one for one in range(bench.pool.partitions.count) if bench.pool.queues[one])
+    bench.pool.fail(flat, 9, int(Code.TOPIC_AUTHORIZATION_FAILED))
+    bench.step()
+    del bench.kafka.leaders[b"b"]
+    bench.kafka.denied[b"b"] = int(Code.UNKNOWN_TOPIC_OR_PART)
+    for _ in range(20):
+        bench.metadata.pending = True
+        bench.clock.now += 10
+        bench.step(3)
+    bench.router.commit()
+    assert bench.acks.low_watermark == bench.end
+    assert bench.router._failures.stopped == {}
 
 
 def test_a_finished_producer_with_nothing_in_flight_is_replaced_at_once(bench: Bench) -> None:

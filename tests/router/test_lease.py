@@ -28,9 +28,8 @@ class Bank:
         self.spool, self.clock = SpoolFixture(directory), Clock()
         self.claim = Claim(self.spool.layout, boot_id(), renew_s=3600)
         claims = Claims(self.spool.layout, boot_id(), clock=self.clock)
-        self.lender = LeaseManager(
-            self.spool.layout, claims, OutcomeImport(self.spool.layout, self.spool.identity.spool)
-        )
+        outcome_import = OutcomeImport(self.spool.layout, self.spool.identity.spool)
+        self.lender = LeaseManager(self.spool.layout, claims, outcome_import, beside_keeper=True)
 
     def close(self) -> None:
         """End both."""
@@ -62,6 +61,20 @@ def test_a_frozen_job_on_a_full_disk(bank: Bank) -> None:
     bank.claim._renew()
     assert bank.lender.step() is None
     assert read_grant(bank.spool.layout) is None
+
+
+def test_no_lease_before_it_is_known_what_is_synced(bank: Bank) -> None:
+    """A daemon that has just started has no index yet: a power loss may take what is read."""
+    bank.spool.fill(10)
+    bank.spool.step()
+    synced = bank.spool.synced
+    bank.spool.fill(2)
+    (bank.spool.layout.index / "committed").rename(bank.spool.layout.index / "kept")
+    assert bank.lender.step() is None
+    assert bank.claim.grant() is None
+    (bank.spool.layout.index / "kept").rename(bank.spool.layout.index / "committed")
+    assert bank.lender.step() is not None
+    assert bank.claim.grant().end == synced
 
 
 def test_marks_that_cannot_be_written(bank: Bank) -> None:

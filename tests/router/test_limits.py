@@ -16,6 +16,7 @@ from hypothesis import given
 from dispatch.tables import BrokerTable, State
 from router.context import BOUNDS, Bounds
 from router.limits import SLOWEST, Limits, Rate, hot_topics, thin
+from router.outcomes.counts import OpenCounts
 from router.timing import BACKLOG_DELAY_S
 from spool.format.batch import Topics
 from spool.format.wire import Reason
@@ -514,3 +515,44 @@ def test_who_is_set_aside() -> None:
     # Few large messages are a flood as well as many small ones.
     even = table([(0, 0, 1, 10_000), (1, 0, 50, 100), (2, 0, 2, 10)], [State.HEALTHY])
     assert hot_topics(even, np.zeros(1, np.bool_), np.ones(3, np.bool_)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("window", [(1000, 1 << 20), (4, 1 << 20)])
+def test_an_excess_is_discarded_without_room_too(window: tuple[int, int]) -> None:
+    """A topic that is set aside in a flood is read on: its rate holds as it does with room."""
+    bounds = Bounds(near=1 << 17, turn_batches=8, behind_bytes=0)
+    bench = Bench(window=window, rates={"b": Rate(10, discard=True)}, chunk_bytes=600, bounds=bounds)
+    try:
+        bench.kafka.leaders = {b"b": [1] * 6}
+        bench.send([(b"b", 0, b"v")])
+        bench.settle()
+        for _ in range(80):
+            bench.send([(b"b", 0, b"v" * 60)] * 10)
+        bench.step(8)
+        bench.settle(batch=2)
+        bench.check_complete()
+        assert len(bench.sent) - len(bench.discarded()) < 40
+    finally:
+        bench.close()
+
+
+def test_a_quota_counts_what_is_set_aside() -> None:
+    """The keeper hears of every open message, also of a topic that floods its broker."""
+    bounds, told = Bounds(near=1 << 17, turn_batches=8, behind_bytes=0), list[int]()
+    bench = Bench(window=(4, 1 << 20), chunk_bytes=600, bounds=bounds)
+    try:
+        counts = OpenCounts([b"b"], bench.topics, lambda _place, still: told.append(int(still[0])))
+        for part in (bench.router, bench.router._batches, bench.router._rejects):
+            part._open_counts = counts
+        bench.kafka.leaders = {b"b": [1] * 6}
+        bench.send([(b"b", 0, b"v")])
+        bench.settle()
+        for _ in range(80):
+            bench.send([(b"b", 0, b"v" * 60)] * 10)
+        bench.step(20)
+        bench.router.commit()
+        below = np.arange(bench.router.read_position)
+        assert len(below) > 100
+        assert told[-1] == int(bench.acks.unresolved(below).sum())
+    finally:
+        bench.close()
