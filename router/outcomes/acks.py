@@ -417,9 +417,13 @@ class Acks:
         self.progress = partition, offset
 
     def move_progress(self, offset: int) -> None:
-        """There is another record, at this offset of the same partition. Needs a first one."""
+        """There is another record, at this offset of the same partition. Needs a first one.
+
+        A negative offset: the broker did not tell it. Who reads from the record before finds this one.
+        """
         assert self.progress
-        self.note_progress(self.progress[0], offset)
+        if offset >= 0:
+            self.note_progress(self.progress[0], offset)
 
     def history_of(self, topic: bytes) -> list[tuple[int, int]]:
         """The entry of a topic in `partitions`; empty when there is none."""

@@ -187,3 +187,12 @@ def test_a_record_that_is_ahead_of_the_log(fixture: ProgressFixture) -> None:
     fixture.spool.append([encode(b"t", bytes(20))] * 10)
     fixture.spool.step()
     assert fixture.open_ones() == [*range(95), *range(COUNT, COUNT + 10)]
+
+
+def test_a_broker_that_tells_no_offset(fixture: ProgressFixture) -> None:
+    """The record before stays the place to read from, and the marks are written as ever."""
+    fixture.deliver(np.arange(10), 1, -1001)
+    fixture.write_down()
+    fixture.reopen()
+    assert fixture.acks.progress == PLACE
+    assert fixture.open_ones() == list(range(10, COUNT))
