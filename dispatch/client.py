@@ -493,7 +493,7 @@ def _read_cluster(found: MetadataStruct) -> Cluster:
     errors: dict[bytes, int] = {}
     for topic in found.topics[: found.topic_count]:
         if topic.name is None or not legal(topic.name):
-            # Not one of Kafka: its name would break what is told by names.
+            # Kafka has no such topic, and a name of this length or kind has no place in the marks.
             continue
         if topic.error:
             errors[topic.name] = topic.error

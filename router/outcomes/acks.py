@@ -419,7 +419,7 @@ class Acks:
     def move_progress(self, offset: int) -> None:
         """There is another record, at this offset of the same partition. Needs a first one.
 
-        A negative offset: the broker did not tell it. Who reads from the record before finds this one.
+        A negative offset: the broker did not tell it. From the record before, a reader finds it.
         """
         assert self.progress
         if offset >= 0:

@@ -142,7 +142,7 @@ def test_a_header_that_counts_what_cannot_be_is_damaged(spool: SpoolFixture, sto
 def test_a_committed_end_that_cannot_be_is_not_believed(
     spool: SpoolFixture, spool_id: bytes, stored: int
 ) -> None:
-    """A copy's folder may have an index that lies, or is of another spool: its last segment is read."""
+    """A copy's folder may have an index that is wrong, or of another spool: its last segment is read."""
     spool.fill(10)
     spool.step()
     spool.crash()
