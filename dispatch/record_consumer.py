@@ -83,8 +83,9 @@ _UNVERIFIED = "certificate verify failed"
 """librdkafka's words, whatever the cause."""
 _OF_PARTITION = re.compile(r"(\S+) \[(\d+)\]: (.*)", re.DOTALL)
 _ERROR_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-_INTERNAL = "__"
-"""Names of topics begin so that are Kafka's own."""
+_OWN = "cluster_metadata", "consumer_offsets", "remote_log_metadata", "share_group_state", "transaction_state"
+INTERNAL_TOPICS = frozenset(f"__{name}" for name in _OWN)
+"""Kafka's own (org.apache.kafka.common.internals.Topic, tiered storage); a user's may begin so, too."""
 
 _TOPIC_AT, _PARTITION_AT, _OFFSET_AT = 8, 16, 56
 _VALUE_AT, _VALUE_BYTES_AT, _KEY_AT, _KEY_BYTES_AT = 24, 32, 40, 48
@@ -267,7 +268,7 @@ class RecordConsumer:
             counts = {_text(one.name): one.partition_count for one in topics if not one.error}
         finally:
             self._library.metadata_destroy(found)
-        return {name: count for name, count in counts.items() if not name.startswith(_INTERNAL)}
+        return {name: count for name, count in counts.items() if name not in INTERNAL_TOPICS}
 
     def close(self) -> None:
         """End the consumer's threads; waits for no broker."""

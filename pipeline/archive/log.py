@@ -130,6 +130,10 @@ class ArchiveLog:
             raise ArchiveConflict(
                 f"another job writes to {self._store.address}; start this one again"
             ) from None
+        if self._read_newest().number > done.number:
+            # Others have committed so often meanwhile that the number was free again.
+            self._store.remove(_name(done.number))
+            raise ArchiveConflict(f"other jobs write to {self._store.address}; start this one again")
         self.newest = done
         self._finish()
 

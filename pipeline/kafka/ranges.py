@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from dispatch.consumer import Listener, open_consumer
 from dispatch.errors import Unreachable
+from dispatch.record_consumer import INTERNAL_TOPICS
 from pipeline.errors import BadOption
 
 TIMEOUT_S = 15.0
@@ -80,7 +81,7 @@ def partitions_of(
         raise Unreachable(
             error.args[0].code(), f"Kafka at {servers} does not answer: {consumer.why(error)}"
         ) from error
-    return {name: sorted(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
+    return {name: sorted(topic.partitions) for name, topic in found.items() if name not in INTERNAL_TOPICS}
 
 
 def show_ranges(ranges: Iterable[Range]) -> str:

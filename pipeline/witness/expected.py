@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 
 from pipeline.source.outcomes import Outcomes, Run, Runs, plan_with_outcomes
 from pipeline.source.plan import Segment, SpoolPlan
+from pipeline.source.remote import shown
 from spool.errors import BadSpool, ReadFailed
 from spool.format.block_sums import NO_SEQUENCES, Blocks, Sequences
 from spool.format.segment_format import SUM, SUM_BITS, SUMS_SINCE, Record
@@ -96,7 +97,7 @@ class SpoolSide(NamedTuple):
     begin: int = 0
     """The first sequence of the oldest segment that the spool still has."""
     unread: str = ""
-    """The sentence for a book that cannot be read: messages that have left the spool are not judged."""
+    """Why some messages may not be judged: a book that cannot be read, or copies of the spool."""
 
 
 ROW = np.dtype(
@@ -177,11 +178,7 @@ class Spools:
         return list(self._look())
 
     def _look(self) -> Iterator[SpoolSide]:
-        seen: set[str] = set()
-        for plan, outcomes in plan_with_outcomes(self._paths):
-            if outcomes is None or plan.spool in seen:
-                continue
-            seen.add(plan.spool)
+        for (plan, outcomes), copies in self._found():
             expected = self._expected(plan, outcomes)
             yield SpoolSide(
                 plan.spool,
@@ -193,8 +190,20 @@ class Spools:
                 plan.next_sequence,
                 self._archived(plan, expected),
                 plan.begin,
-                self._books[plan.spool].error,
+                self._books[plan.spool].error or copies,
             )
+
+    def _found(self) -> Iterator[tuple[tuple[SpoolPlan, Outcomes], str]]:
+        """Each spool with a segment, and a sentence if there are several copies: the newest counts."""
+        found: dict[str, list[tuple[SpoolPlan, Outcomes]]] = {}
+        for plan, outcomes in plan_with_outcomes(self._paths):
+            if outcomes is not None:
+                found.setdefault(plan.spool, []).append((plan, outcomes))
+        for copies in found.values():
+            places = " and ".join(shown(plan.directory) for plan, _ in copies)
+            said = f"{places} are copies of one spool: the one that has more is looked at"
+            newest = max(copies, key=lambda one: one[0].next_sequence)
+            yield newest, said if len(copies) > 1 else ""
 
     def _expected(self, plan: SpoolPlan, outcomes: Outcomes) -> Expected:
         book = self._book(plan)

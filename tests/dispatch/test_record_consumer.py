@@ -316,13 +316,14 @@ def test_closing_with_messages_in_hand(kafka: EmbeddedKafka) -> None:
 
 
 def test_topics_and_ends(kafka: EmbeddedKafka) -> None:
-    """Without Kafka's own topics; of partitions that were not assigned, too."""
+    """Without Kafka's own topics, with a user's that begins as they do; of partitions not assigned, too."""
     kafka.topic("__consumer_offsets", 5)
+    kafka.topic("__audit", 1)
     kafka.topic("other", 2)
     produce(kafka, plain(0, 1, 2), "other", 1)
     with closing(opened(kafka)) as consumer:
         assert consumer.ends(1) == {}
-        assert consumer.topics_known(PATIENCE_S) == {"t": 6, "other": 2}
+        assert consumer.topics_known(PATIENCE_S) == {"t": 6, "other": 2, "__audit": 1}
         assert consumer.ends(PATIENCE_S, [("other", 1), ("t", 0)]) == {("other", 1): (0, 3), ("t", 0): (0, 0)}
 
 

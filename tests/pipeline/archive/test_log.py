@@ -101,6 +101,24 @@ def test_of_two_jobs_one_wins(store: StoreIn, tmp_path: Path) -> None:
     assert ArchiveLog(store(tmp_path)).newest.spools == {SPOOLS[0]: [10, 10]}
 
 
+def test_a_job_that_many_others_overtake(store: StoreIn, tmp_path: Path) -> None:
+    """The number of its commit is free again, since old commits go: it gets an error all the same."""
+    slow, others = (ArchiveLog(store(tmp_path)) for _ in range(2))
+    for number in range(12):
+        others.commit({SPOOLS[0]: [number, number]}, "", (), ())
+    commits = tmp_path / "_bruce/commits"
+    assert not (commits / "0000000001.json").exists()
+    staging = slow.new_staging()
+    staged = tmp_path / staging / NEW
+    staged.parent.mkdir(parents=True)
+    staged.touch()
+    with pytest.raises(ArchiveConflict):
+        slow.commit({SPOOLS[0]: [20, 20]}, staging, [(f"{staging}/{NEW}", NEW)], ())
+    assert not (commits / "0000000001.json").exists()
+    assert not (tmp_path / NEW).exists()
+    assert ArchiveLog(store(tmp_path)).newest.spools == {SPOOLS[0]: [11, 11]}
+
+
 def test_old_commits_go(store: StoreIn, tmp_path: Path) -> None:
     """Ten stay, and each says how far every spool is."""
     log = ArchiveLog(store(tmp_path))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
+from dispatch.consumer import open_consumer
+from dispatch.embedded import EmbeddedKafka
 from dispatch.errors import BadProperty, Unreachable
 from pipeline.errors import BadOption
-from pipeline.kafka.ranges import Range, plan_ranges, read_ranges, show_ranges
+from pipeline.kafka.ranges import Range, partitions_of, plan_ranges, read_ranges, show_ranges
 
 
 def test_ranges_are_an_option() -> None:
@@ -16,6 +20,15 @@ def test_ranges_are_an_option() -> None:
     for text in ("true", "[1]", '[["t", 0, 1]]', '[["t", 0, 1, "x"]]', "{"):
         with pytest.raises(BadOption, match="is no list of"):
             read_ranges(text)
+
+
+def test_topics() -> None:
+    """Kafka's own are left out, and not a user's that begins as they do."""
+    names = "__transaction_state", "__audit", "orders"
+    with EmbeddedKafka(brokers=1, topics=[(name, 1) for name in names]) as kafka:
+        properties = {"bootstrap.servers": kafka.bootstrap_servers}
+        with closing(open_consumer(properties)) as consumer:
+            assert partitions_of(consumer, properties) == {"__audit": [0], "orders": [0]}
 
 
 def test_nobody_answers() -> None:

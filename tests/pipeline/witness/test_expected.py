@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,19 @@ def test_all_is_known_of_sealed_segments(tmp_path: Path) -> None:
     assert (len(expected.stored), len(expected.open)) == (MESSAGES, 0)
     assert expected.whole.all()
     assert not expected.unknown.any()
+
+
+def test_of_copies_the_newest_counts(tmp_path: Path) -> None:
+    """A copy that is older lacks what must be in Kafka; the witness says that there is one."""
+    spool = stored(tmp_path / "live", discarded=[])
+    old = tmp_path / "a" / "spool"
+    shutil.copytree(spool.layout.directory, old)
+    for path in sorted((old / "segments").iterdir())[2:]:
+        path.unlink()
+    (side,) = Spools([str(old), str(spool.layout.directory)]).look()
+    assert side.directory == str(spool.layout.directory)
+    assert len(side.expected.stored) == MESSAGES
+    assert "are copies of one spool" in side.unread
 
 
 def test_it_stays_when_segments_go(tmp_path: Path) -> None:
