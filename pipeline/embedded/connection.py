@@ -12,6 +12,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from pipeline.errors import BadQuery
+
 Work = Callable[[Callable[[], Any]], Any]
 """Carries out a step, and returns its result."""
 _SETTINGS = (
@@ -51,8 +53,16 @@ def working(connection: duckdb.DuckDBPyConnection) -> Iterator[Work]:
 
 
 def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The values of a result: times with their zone, whole numbers of any size as such."""
-    values: list[Any] = column.to_pylist()
+    """The values of a result: times with their zone, whole numbers of any size as such.
+
+    Raises BadQuery for a time that Python cannot have.
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:
+        raise BadQuery(
+            "a time in the answer is not within the years 1 to 9999: select it as text, or leave it out"
+        ) from None
     if pa.types.is_timestamp(column.type) and column.type.tz is None:
         return [value and value.replace(tzinfo=UTC) for value in values]
     if pa.types.is_decimal(column.type) and column.type.scale == 0:

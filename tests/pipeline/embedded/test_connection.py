@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
-from pipeline.embedded.connection import connect, working
+from pipeline.embedded.connection import connect, values_of, working
+from pipeline.errors import BadQuery
 
 
 def test_no_files(tmp_path: Path) -> None:
@@ -34,3 +36,11 @@ def test_steps_are_done_elsewhere() -> None:
         assert work(lambda: connection.sql("SELECT 1").fetchall()) == [(1,)]
         with pytest.raises(duckdb.Error, match="nope"):
             work(lambda: connection.sql("SELECT nope").fetchall())
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_a_time_that_python_cannot_have(zone: str | None) -> None:
+    """Of a sender's own making, perhaps: one sentence, and no traceback."""
+    for microseconds in (1 << 60, -(1 << 60)):
+        with pytest.raises(BadQuery, match="not within the years"):
+            values_of(pa.array([microseconds], pa.timestamp("us", zone)))
