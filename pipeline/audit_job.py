@@ -19,13 +19,14 @@ from pipeline.audit import AGES, PLACES, SPOOLS, Dropped, Told, match, stamp, su
 from pipeline.audit_report import Report, make_report
 from pipeline.delivery.choice import Routes, partition_by
 from pipeline.engine import DataFrame, Engine, f, show_hour
-from pipeline.errors import SegmentGone, finishing
+from pipeline.errors import JobFailed, SegmentGone, finishing
 from pipeline.kafka.ends import Start, count_dropped, find_starts, offsets_of, plan_withheld
 from pipeline.kafka.ranges import list_topics
 from pipeline.source.fields import CONTENT, REPLAYED, UNREAD
 from pipeline.source.outcomes import Outcomes, Runs, plan_with_outcomes
 from pipeline.source.plan import SpoolPlan, refuse_copies
 from router.partition import DEFAULT
+from spool.words import counted
 
 _COLUMNS = ("spool", "sequence", "topic", "partition_key", "to_partition", "timestamp_ms", "key", UNREAD[0])
 _RECORDS = ("topic", "partition", "offset", "timestamp_ms", "bruce_spool", "bruce_sequence")
@@ -190,6 +191,7 @@ def run_audit(
     # Kafka may have dropped more while it was read.
     dropped = count_dropped(properties, in_kafka)
     counted_rows = bound_expired(map(_shown, messages), offsets_of(starts))
+    _refuse_in_doubt(counted_rows, offsets_of(starts), dropped)
     report = make_report(spools.plans, counted_rows, dropped, by, whole=options.topics is None)
     if report.unreadable and spools.begins() != spools.left().begins():
         raise SegmentGone(
@@ -219,6 +221,22 @@ def bound_expired(rows: Iterable[Mapping[str, Any]], dropped: Mapping[str, int])
         row["expired"] -= moved
         row["lost"] += moved
     return found
+
+
+def _refuse_in_doubt(
+    rows: Iterable[Mapping[str, Any]], before: Mapping[str, int], after: Mapping[str, int]
+) -> None:
+    """Raise JobFailed if what Kafka dropped during the audit, by topic, may be all that seems lost of it."""
+    lost: Counter[str] = Counter()
+    for row in rows:
+        lost[row["topic"]] += row["lost"]
+    for topic, count in lost.items():
+        dropped = after.get(topic, 0) - before.get(topic, 0)
+        if 0 < count <= dropped:
+            raise JobFailed(
+                f"Kafka dropped {counted(dropped, 'record')} of {topic} while the audit read them, and "
+                f"{counted(count, 'message')} may have been among them: start it again"
+            )
 
 
 def _seen(everything: DataFrame, spools: DataFrame) -> DataFrame:

@@ -181,6 +181,23 @@ def test_a_stranger_s_id_stops_no_audit(engine: Engine, kafka: EmbeddedKafka, sp
     assert {name: report.total[name] for name in ("once", "foreign")} == {"once": 40, "foreign": 4}
 
 
+def test_records_that_are_dropped_meanwhile(
+    engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If they may be all that seems lost, the audit is not finished; beyond them, messages are lost."""
+    from pipeline import audit_job
+
+    Delivery(spool, kafka, 400).send(*range(390))
+    spool.stop()
+    servers, paths = {"bootstrap.servers": kafka.bootstrap_servers}, [str(spool.options.directory)]
+    monkeypatch.setattr(audit_job, "count_dropped", lambda *_: {"clicks": 5})
+    with pytest.raises(JobFailed, match=r"Kafka dropped 5 records of clicks .* 5 messages may have been"):
+        audit_job.run_audit(engine, paths, servers)
+    monkeypatch.setattr(audit_job, "count_dropped", lambda *_: {"clicks": 4, "others": 10})
+    report = audit_job.run_audit(engine, paths, servers)
+    assert (report.sound, report.total["lost"]) == (False, 10)
+
+
 def test_segments_that_are_removed_meanwhile(
     engine: Engine, kafka: EmbeddedKafka, spool: SpoolFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
