@@ -173,7 +173,7 @@ def has_begun(directory: Path) -> bool:
     """Whether an environment has its first pages: a process that is killed early leaves an empty file."""
     try:
         return (directory / "data.mdb").stat().st_size > 0
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

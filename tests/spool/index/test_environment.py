@@ -12,7 +12,7 @@ import pytest
 from spool.errors import MarksFailed
 from spool.index.index import IndexReader, read_entries
 from spool.index.segment_list import SegmentList
-from spool.index.soundness import is_harmless
+from spool.index.soundness import has_begun, is_harmless
 from spool.marks.discarded import Changes
 from spool.marks.marks import Marks
 from spool.native.digest import CHUNK_BYTES
@@ -25,6 +25,8 @@ def test_a_file_that_is_none_yet(memory: Path) -> None:
     assert is_harmless(memory)
     (memory / "data.mdb").touch()
     assert is_harmless(memory)
+    assert not has_begun(memory)
+    assert not has_begun(memory / "data.mdb")
     (memory / "data.mdb").write_bytes(bytes(100_000))
     assert not is_harmless(memory)
 
