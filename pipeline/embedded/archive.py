@@ -62,7 +62,7 @@ class LocalStore:
             raise ArchiveConflict(f"another job writes to {self.address}; start this one again") from None
         finally:
             draft.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        self._sync_folders([path])
 
     def move(self, source: str, target: str) -> None:
         if not (self._root / source).exists():
@@ -85,6 +85,9 @@ class LocalStore:
         for path in paths:
             with suppress(*([FileNotFoundError] if may_be_gone else [])):
                 _sync_file(path)
+        self._sync_folders(paths)
+
+    def _sync_folders(self, paths: Sequence[Path]) -> None:
         # A new folder's name is in the one above it.
         folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(self._root)}
         for folder in folders:

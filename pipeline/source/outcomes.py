@@ -17,6 +17,7 @@ from pipeline.source.plan import SpoolPlan, plan_spools
 from pipeline.source.segments import Part
 from spool.index.environment import UNREADABLE
 from spool.index.segment_list import SegmentList
+from spool.index.soundness import has_begun
 from spool.layout import Layout
 from spool.marks.marks import Marks
 from spool.marks.outcome_file import Settled, settle
@@ -50,8 +51,16 @@ def plan_with_outcomes(paths: Iterable[str]) -> Iterator[tuple[SpoolPlan, Outcom
 
 
 def read_outcomes(plan: SpoolPlan) -> Outcomes:
-    """Read the marks; without readable ones, a message that is not in Kafka counts as lost."""
+    """Read the marks; without readable ones, a message that is not in Kafka counts as lost.
+
+    After a kill while a daemon made them, all messages wait for delivery.
+    """
     pending_outcomes = _read_pending(plan)
+    if (plan.layout.delivery / "data.mdb").exists() and not has_begun(plan.layout.delivery):
+        settled = np.concatenate([pending_outcomes.discarded, pending_outcomes.delivered])
+        low_watermark = SegmentList(plan.layout).sent_below()
+        backlog = _pending(plan.runs, low_watermark, np.unique(settled))
+        return Outcomes(np.unique(pending_outcomes.discarded), backlog)
     try:
         with _open_marks(plan.layout) as marks:
             # Resolved first: a message delivered in between then counts as backlog, but is found in Kafka.

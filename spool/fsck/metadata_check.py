@@ -15,7 +15,7 @@ from spool.format.packed import open_plain
 from spool.format.segment_format import HEAD, HEAD_BYTES
 from spool.fsck.examination import Examination
 from spool.fsck.finding import Finding, Kind, Severity, damage
-from spool.index.committed import NAME, read_committed
+from spool.index.committed import NAME, is_blank, read_committed
 from spool.index.environment import UNREADABLE
 from spool.index.index import Entry, read_entries
 from spool.index.segment_list import SegmentList
@@ -71,21 +71,23 @@ class MetadataCheck:
     def _read_index(self) -> Iterator[Finding]:
         path = self._layout.index / "data.mdb"
         self._committed = read_committed(self._layout.index)
-        if not path.exists():
+        if not has_begun(path.parent):
             return
-        if self._committed is None:
+        for _ in range(_TRIES):
+            entries = read_entries(self._layout.index)
+            if entries is not None:
+                self._entries = entries
+                break
+        else:
+            yield damage(path, 0, Kind.INDEX, "the index cannot be read; the next start rebuilds it")
+        # An index that has just been made has neither.
+        if self._committed is None and (self._entries or not is_blank(path.parent)):
             yield damage(
                 path.with_name(NAME),
                 0,
                 Kind.INDEX,
                 "the committed end cannot be read; the next start writes it",
             )
-        for _ in range(_TRIES):
-            entries = read_entries(self._layout.index)
-            if entries is not None:
-                self._entries = entries
-                return
-        yield damage(path, 0, Kind.INDEX, "the index cannot be read; the next start rebuilds it")
 
     def _read_outcomes(self) -> Iterator[Finding]:
         try:

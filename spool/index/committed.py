@@ -117,6 +117,16 @@ def read_committed(directory: Path, spool: bytes | None = None) -> CommittedEnd 
     return (int(slots[-1][_NUMBER]), slots[-1][_TAIL:_DIGEST].copy()) if slots else None
 
 
+def is_blank(directory: Path) -> bool:
+    """Whether nothing was ever written: a process that is killed early leaves no file, or zeros."""
+    with suppress(NotADirectoryError, PermissionError, NotAFile):
+        try:
+            return not any(read_bytes(directory / NAME, 2 * SLOT_BYTES))
+        except FileNotFoundError:
+            return True
+    return False
+
+
 def _slots(directory: Path, spool: bytes | None) -> list[npt.NDArray[np.int64]]:
     """Those that are whole, the newest last. Raises ReadFailed."""
     found: list[npt.NDArray[np.int64] | None] = []

@@ -74,6 +74,8 @@ def open_surely(directory: Path) -> Opened:
     lock = directory / "lock.mdb"
     if os.path.lexists(lock) and not is_regular(lock):
         os.replace(lock, directory / "lock.mdb.damaged")
+    if are_files(directory) and not has_begun(directory):
+        (directory / "data.mdb").unlink(missing_ok=True)
     try:
         opened = _open_whole(directory)
     except UNREADABLE as error:
@@ -141,14 +143,24 @@ def open_tables(directory: Path, *, readonly: bool, lock: bool) -> Opened:
     if not readonly:
         set_modes(directory)
     try:
-        tables = {}
-        for name in _TABLES:
-            with suppress(*([lmdb.NotFoundError] if name in _LATER_TABLES else [])):
-                tables[name] = env.open_db(name, create=not readonly)
+        return env, _tables(env) if readonly else _make_tables(env)
     except lmdb.Error:
         env.close()
         raise
-    return env, tables
+
+
+def _tables(env: Any) -> dict[bytes, Any]:
+    found = {}
+    for name in _TABLES:
+        with suppress(*([lmdb.NotFoundError] if name in _LATER_TABLES else [])):
+            found[name] = env.open_db(name, create=False)
+    return found
+
+
+def _make_tables(env: Any) -> dict[bytes, Any]:
+    # In one transaction: half of them would be no marks.
+    with env.begin(write=True) as txn:
+        return {name: env.open_db(name, txn) for name in _TABLES}
 
 
 def _harmed(directory: Path) -> lmdb.Error:

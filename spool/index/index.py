@@ -168,4 +168,5 @@ def _environment(directory: Path) -> tuple[Any, Any, Any]:
         os.fsencode(directory), map_size=MAP_BYTES, max_dbs=2, sync=False, metasync=False, mode=LOCK_MODE
     )
     set_modes(directory)
-    return env, env.open_db(b"meta"), env.open_db(b"entry")
+    with env.begin(write=True) as txn:
+        return env, env.open_db(b"meta", txn), env.open_db(b"entry", txn)

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spool.errors import SpoolFull
+from spool.errors import NotAFile, SpoolFull
 from spool.storage.disk import (
     FILE_MODE,
     LOCK_MODE,
@@ -53,6 +53,8 @@ _NODE = np.dtype([("low", "<u2"), ("high", "<u2"), ("flags", "<u2"), ("key_bytes
 MDB_FILES = "data.mdb", "lock.mdb"
 _LOCK_BYTES = 8192
 """For 126 readers, the number that LMDB has by itself."""
+_HEADS_BYTES = 1 << 17
+"""Two of the largest pages."""
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _BIG, _TABLE = 1, 2
 """Flags of a node: its value is in pages of its own; its value is the root of a table."""
@@ -78,7 +80,7 @@ def is_sound(path: Path) -> bool:
 
 
 class _File:
-    """One file: `page_bytes` and the newest meta page."""
+    """One file: `page_bytes`, and `txn`, the number of the newest commit."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._size, self._seen = fd, os.fstat(fd).st_size, set[int]()
@@ -86,6 +88,7 @@ class _File:
         if self.page_bytes not in (1 << n for n in range(9, 17)):
             raise _Unsound
         self._newest = max(self._meta(0), self._meta(self.page_bytes), key=lambda meta: int(meta["txn"]))
+        self.txn = int(self._newest["txn"])
 
     def _meta(self, offset: int) -> np.void:
         data = read_at(self._fd, _META.itemsize, offset)
@@ -163,18 +166,30 @@ class _File:
 
 def is_harmless(directory: Path) -> bool:
     """Whether LMDB may open an environment that no process writes: sound, or not begun yet."""
+    path = directory / "data.mdb"
     try:
-        return are_files(directory) and (not has_begun(directory) or is_sound(directory / "data.mdb"))
+        return are_files(directory) and (path.stat().st_size == 0 or is_sound(path))
     except FileNotFoundError:
         return True
 
 
 def has_begun(directory: Path) -> bool:
-    """Whether an environment has its first pages: a process that is killed early leaves an empty file."""
+    """Whether anything was ever committed to an environment.
+
+    A process that is killed early leaves an empty file, or its first two pages; a power loss, zeros.
+    """
     try:
-        return (directory / "data.mdb").stat().st_size > 0
+        fd = open_to_read(directory / "data.mdb")
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except NotAFile:
+        return True
+    try:
+        return _File(fd).txn > 0
+    except _Unsound:
+        return any(read_at(fd, _HEADS_BYTES, 0))
+    finally:
+        os.close(fd)
 
 
 def are_files(directory: Path) -> bool:

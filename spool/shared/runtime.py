@@ -197,7 +197,7 @@ def _within(base: Path) -> Path | None:
 
 
 def _make(path: Path) -> None:
-    path.mkdir(mode=0o700)
+    path.mkdir(mode=DIRECTORY_MODE)
     # Ours, in a place where no other user can rename it.
     path.chmod(DIRECTORY_MODE)
 

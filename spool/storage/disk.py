@@ -107,8 +107,8 @@ def make_directory(path: Path, mode: int = 0o750) -> None:
         return
     make_directory(path.parent, max(mode, 0o750))
     with suppress(FileExistsError):
-        # Until chmod it is open to fewer users.
-        os.mkdir(path, mode & 0o700)
+        # The umask may take some rights; until chmod it is open to fewer users.
+        os.mkdir(path, mode)
         path.chmod(mode)
     sync_directory(path.parent)
 

@@ -169,6 +169,17 @@ def test_the_name_of_a_spool_is_no_pattern(spool: SpoolFixture) -> None:
         assert {layout.directory.name for layout in find_spools([str(place / pattern)])} == names
 
 
+def test_marks_that_have_not_begun(spool: SpoolFixture) -> None:
+    """A daemon was killed while it made them: what is stored waits, and is not lost."""
+    spool.fill(10)
+    spool.step()
+    spool.crash()
+    (spool.layout.delivery / "data.mdb").touch()
+    found = read_outcomes(plan_spool(spool.layout))
+    assert (found.marked, found.discarded.tolist()) == (True, [])
+    assert [tuple(run) for run in found.backlog.tolist()] == [(0, 30)]
+
+
 def test_small_chunks_give_the_same(spool: SpoolFixture) -> None:
     """However little is read at a time, each message comes once."""
     spool.fill(60, messages=5)

@@ -11,6 +11,7 @@ from spool.fsck import metadata_check
 from spool.fsck.examination import Examination
 from spool.fsck.finding import Kind, Severity
 from spool.index.identity import read_identity
+from spool.index.index import Index
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.discarded import Changes
@@ -109,6 +110,18 @@ def test_a_committed_end_that_is_gone(layout: Layout) -> None:
     """It is a finding: nothing tells then whether the log's end is there."""
     (layout.index / "committed").write_bytes(b"")
     assert damages(check(layout)) == [(Kind.INDEX, "committed")]
+
+
+def test_an_index_that_has_just_been_made(layout: Layout) -> None:
+    """Each start makes a new one: a kill before its first commit is no damage."""
+    shutil.rmtree(layout.index)
+    layout.index.mkdir()
+    (layout.index / "data.mdb").touch()
+    assert check(layout) == []
+    Index(layout.index, read_identity(layout), bytes(16)).close()
+    assert check(layout) == []
+    (layout.index / "committed").unlink()
+    assert check(layout) == []
 
 
 def test_a_ledger_that_counts(spool: SpoolFixture) -> None:

@@ -225,23 +225,31 @@ def test_there_may_be_nothing_to_look_at(layout: Layout) -> None:
 
 
 @pytest.mark.crash
-def test_a_kill_before_the_first_page(spool: SpoolFixture) -> None:
-    """LMDB makes an empty file first. Every reader takes it for no marks, and delivery begins there."""
+@pytest.mark.parametrize("made", ["an empty file", "its first pages", "zeros"])
+def test_a_kill_while_they_are_made(spool: SpoolFixture, made: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Every reader takes a file that has not begun for no marks, and delivery begins there, in silence."""
     spool.fill(60)
     spool.crash()
     shutil.rmtree(spool.layout.delivery)
     spool.layout.delivery.mkdir()
-    (spool.layout.delivery / "data.mdb").touch()
+    file = spool.layout.delivery / "data.mdb"
+    file.write_bytes(bytes(8192 if made == "zeros" else 0))
+    if made == "its first pages":
+        lmdb.open(os.fsencode(spool.layout.delivery)).close()
+        assert file.stat().st_size > 0
+    before = file.read_bytes()
     assert take_totals(spool.layout, list).backlog == 180
     assert read_resolved(spool.layout) == (0, {})
     assert not [finding for finding in check(spool.layout) if finding.kind is Kind.MARKS]
     assert outcomes_now(spool.layout, np.arange(3)) is None
-    with pytest.raises(lmdb.NotFoundError, match="has not begun"):
+    with pytest.raises(lmdb.CorruptedError if made == "zeros" else lmdb.NotFoundError):
         Marks(spool.layout.delivery, SegmentList(spool.layout), readonly=True)
-    assert (spool.layout.delivery / "data.mdb").stat().st_size == 0
+    assert file.read_bytes() == before
     Marks(spool.layout.delivery, SegmentList(spool.layout)).close()
     with closing(Marks(spool.layout.delivery, SegmentList(spool.layout), readonly=True)) as marks:
         assert marks.low_watermark() == (0, 0)
+    assert {path.name for path in spool.layout.delivery.iterdir()} == {"data.mdb", "lock.mdb"}
+    assert [record.message for record in caplog.records if "cannot be read" in record.message] == []
 
 
 LOOK = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -253,3 +254,15 @@ def test_those_that_are_not_here(
     monkeypatch.setattr(disk, "_type", lambda _: number)
     (found,) = weaknesses(tmp_path)
     assert f"is on {name}: " in found.sentence
+
+
+def test_a_kill_before_a_folder_has_its_mode(tmp_path: Path) -> None:
+    """Never wider than wanted, and under an ordinary umask not narrower: the next start leaves it so."""
+    killed = mock.patch.object(Path, "chmod", side_effect=KeyboardInterrupt)
+    before = os.umask(0o022)
+    try:
+        with killed, pytest.raises(KeyboardInterrupt):
+            make_directory(tmp_path / "run", 0o755)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755
