@@ -242,8 +242,10 @@ class RecordConsumer:
         deadline = time.monotonic() + timeout_s
         lows, highs = (self._ask_offsets(wanted, which, deadline) for which in (BEGINNING, END))
         found = {one: (lows[one], highs[one]) for one in wanted if one in lows and one in highs}
-        for one in found:
-            self._silent.pop(one, None)
+        for one, (_, high) in found.items():
+            # One that has more, and gives none of it, is silent still.
+            if one in self._silent and self._silent[one][0] >= high:
+                del self._silent[one]
         if found and found.keys() >= self._assigned.keys():
             self._recover()
         return found

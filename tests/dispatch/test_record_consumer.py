@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from dispatch.consumer import open_consumer
 from dispatch.embedded import EmbeddedKafka
-from dispatch.errors import BadProperty, Unreachable
+from dispatch.errors import BadProperty, Code, Unreachable
 from dispatch.record_consumer import BEGINNING, END, UNTIMED, RecordConsumer, Records
 from pipeline.kafka.ranges import Range
 from pipeline.kafka.records import read_range, to_arrow
@@ -313,6 +313,19 @@ def test_closing_with_messages_in_hand(kafka: EmbeddedKafka) -> None:
     closer.start()
     closer.join(PATIENCE_S)
     assert not closer.is_alive()
+
+
+def test_a_partition_that_has_more_and_gives_nothing(kafka: EmbeddedKafka) -> None:
+    """Its broker answers, and sends what cannot be read, say: the error stays until a record comes."""
+    produce(kafka, plain(0, 1, 2), "t", 1)
+    with closing(opened(kafka)) as consumer:
+        consumer.assign({("t", 0): 0, ("t", 1): 0})
+        for partition in (0, 1):
+            consumer._fall_silent(("t", partition), int(Code.LEADER_NOT_AVAILABLE), "failed CRC32C")
+        consumer.ends(PATIENCE_S)
+        assert consumer.error == "Kafka gives nothing of t [1]: failed CRC32C"
+        assert len(consumer.consume(PATIENCE_S).offset)
+        assert consumer.error == ""
 
 
 def test_topics_and_ends(kafka: EmbeddedKafka) -> None:
