@@ -20,10 +20,12 @@ topics only. Those of them that Kafka has are `unreadable` of their topic.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +35,7 @@ from pipeline.audit import COUNTS, UNREADABLE
 from pipeline.kafka.records import CONNECTOR, OURS
 from pipeline.source.plan import SpoolPlan
 from pipeline.source.remote import shown
+from spool.storage.disk import name_file
 from spool.words import agreeing, counted
 
 VERSION = 1
@@ -112,7 +115,14 @@ class Report:
         """The groups as a table: topic, the dimensions, the COUNTS. Raises OSError."""
         kinds = {"partition": pa.int32(), **dict.fromkeys(COUNTS, pa.int64())}
         columns = [(name, kinds.get(name, pa.string())) for name in ("topic", *self.by, *COUNTS)]
-        parquet.write_table(pa.Table.from_pylist(list(map(dict, self.groups)), pa.schema(columns)), path)
+        buffer, file = io.BytesIO(), Path(path)
+        parquet.write_table(pa.Table.from_pylist(list(map(dict, self.groups)), pa.schema(columns)), buffer)
+        try:
+            # pyarrow would remove whatever has this name when it fails, a device, too.
+            file.write_bytes(buffer.getbuffer())
+        except OSError as error:
+            name_file(error, file)
+            raise
 
     @property
     def unreadable(self) -> int:

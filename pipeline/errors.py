@@ -6,6 +6,7 @@
       BadSchema          a column that a source does not have
       BadOption          an option of a source with a value that it cannot have
       NotLent            no lease of delivery: its owner does not answer
+      NoWitness          no witness has run in a directory
       LeaseLost          delivery was taken back from a job that had it
       BadQuery           SQL that is wrong, or is no query
       JobFailed          a job that began and could not finish: a topic was lost on the way
@@ -46,6 +47,10 @@ class BadOption(PipelineError):
 
 class NotLent(PipelineError):
     """The process that owns the marks of a spool does not lend delivery."""
+
+
+class NoWitness(PipelineError):
+    """No witness has run in this directory."""
 
 
 class LeaseLost(PipelineError):

@@ -31,6 +31,7 @@ from pipeline.errors import (
     MissingEngine,
     MissingSpark,
     NotLent,
+    NoWitness,
     PipelineError,
 )
 from router import BadPartitioner, RouterError
@@ -115,6 +116,7 @@ _CODES: dict[type[BaseException], int] = {
     MissingSpark: USAGE,
     BadOption: USAGE,
     NotLent: UNREACHABLE,
+    NoWitness: UNREACHABLE,
     BadQuery: USAGE,
     JobFailed: UNFINISHED,
 }

@@ -14,6 +14,7 @@ import base64
 import csv
 import errno
 import json
+import math
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -341,6 +342,9 @@ def _plain(value: Any) -> Any:
         return printable(bytes(value))
     if isinstance(value, datetime):
         return _time(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        # JSON has no such number.
+        value = None
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 

@@ -107,6 +107,10 @@ def _group_of(builders: Mapping[str, Builder]) -> type[TyperGroup]:
 
 def enter(app: typer.Typer, name: str) -> NoReturn:
     """Run a command of the program `name` to its end."""
+    for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # Python has None for one that was closed, and a file that is opened later would get its descriptor.
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (to the end)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal without Unicode, and names of files that are no text.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -76,11 +76,14 @@ class Remote:
 
 
 def remote(address: str) -> Remote:
-    """The directory at an address. Raises BadOption when pyarrow does not know it."""
+    """The directory at an address. Raises BadOption when pyarrow does not know it, NoSpool."""
     try:
         return Remote(address, *fs.FileSystem.from_uri(address))
     except pa.ArrowInvalid as error:
         raise BadOption(f"{shown(address)} is no address that pyarrow knows: {error}") from error
+    except OSError as error:
+        # A host without an address, or a library that is not there.
+        raise NoSpool(f"{shown(address)} cannot be reached: {error}") from error
 
 
 def find_remote(pattern: str) -> list[Remote]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from pipeline.errors import PipelineError
+from pipeline.errors import NoWitness, PipelineError
 from pipeline.witness.seen import SpoolSeen
 from pipeline.witness.tier import Position, TierState
 from spool.format.segment_format import BLOCK
@@ -59,7 +59,7 @@ _DAMAGED = (sqlite3.Error, ValueError, IndexError, KeyError, TypeError, Overflow
 
 
 class BadWitness(PipelineError):
-    """The file of a witness is not there, is damaged, is a newer release's, or cannot be written."""
+    """The file of a witness is damaged, is a newer release's, or cannot be written."""
 
 
 class _Tier:
@@ -151,7 +151,7 @@ class WitnessState:
 
     def _open_to_read(self) -> sqlite3.Connection:
         if not self.path.exists():
-            raise BadWitness(f"{self.path} is not there: no witness has run in this directory")
+            raise NoWitness(f"{self.path} is not there: no witness has run in this directory")
         address = f"{self.path.absolute().as_uri()}?mode=ro"
         try:
             return self._load(address, readonly=True)

@@ -76,3 +76,13 @@ def test_what_was_not_read_is_not_sound() -> None:
     report = replace(make(stored=10, once=10), unread=["/spool/segments/1.seg: Input/output error"])
     assert not report.sound
     assert "the disk gives an error for /spool/segments/1.seg: Input/output error" in report.sentence()
+
+
+def test_a_file_that_takes_nothing(tmp_path: Path) -> None:
+    """The error names it, and whatever has this name stays."""
+    place = tmp_path / "full"
+    place.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        Report([], {}, {}, (), []).write_parquet(str(place))
+    assert caught.value.filename == str(place)
+    assert place.is_symlink()

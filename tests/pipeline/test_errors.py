@@ -13,7 +13,7 @@ CODES = {
     FOUND: ["PipelineError", "BadSchema", "LeaseLost"],
     UNFINISHED: ["JobFailed", "ArchiveConflict", "SegmentGone"],
     USAGE: ["MissingSpark", "MissingEngine", "BadOption", "BadQuery"],
-    UNREACHABLE: ["NotLent"],
+    UNREACHABLE: ["NotLent", "NoWitness"],
 }
 
 

@@ -188,3 +188,9 @@ def test_csv_has_a_head_and_quotes(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(["name", "data"], [("a,b", b"\x1b[1m"), ("c", None)], Form.csv)
     text = capsys.readouterr().out
     assert list(csv.reader(io.StringIO(text))) == [["name", "data"], ["a,b", "\\x1b[1m"], ["c", ""]]
+
+
+def test_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are null: a reader of JSON takes neither NaN nor Infinity."""
+    write_rows(("a", "b", "c"), [(float("nan"), float("inf"), 0.5)], Form.json)
+    assert capsys.readouterr().out == '{"a": null, "b": null, "c": 0.5}\n'

@@ -108,3 +108,23 @@ enter(app, "brucectl")
     )
     assert done.returncode == errors.DEFECT
     assert "RuntimeError: planted" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing(tmp_path: Path, closed: str) -> None:
+    """As from a service manager: no traceback, and the exit code of the command."""
+    spool = SpoolFixture(tmp_path)
+    spool.fill(3)
+    spool.stop()
+    servers = '[kafka]\n"bootstrap.servers" = "localhost:9092"\n'
+    (tmp_path / "bruce.toml").write_text(f'[spool]\ndirectory = "{spool.layout.directory}"\n{servers}')
+    for command in ("inspect segments", "discards", "inspect verify --json"):
+        program = f"from cli.app import brucectl; brucectl()' {command} --config bruce.toml {closed}"
+        done = subprocess.run(
+            ["sh", "-c", f"cd {tmp_path}; PYTHONPATH={ROOT} {sys.executable} -c '{program}"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from pyarrow import fs
@@ -66,6 +67,12 @@ def test_a_fleet_in_an_object_store(fleet: dict[str, SpoolFixture], tmp_path: Pa
             read(f"s3://me:secret@bucket/fleet/*?{query}")
     with pytest.raises(BadOption, match="nowhere://x is no address that pyarrow knows"):
         read("nowhere://x?password=secret")
+    refusal = {"FileSystem.from_uri.side_effect": OSError("Unable to load libhdfs")}
+    with (
+        mock.patch("pipeline.source.remote.fs", **refusal),
+        pytest.raises(NoSpool, match="hdfs://x/y cannot be reached: Unable to load libhdfs"),
+    ):
+        read("hdfs://x/y")
 
 
 def test_a_footer_that_is_not_the_segments_own(tmp_path: Path) -> None:

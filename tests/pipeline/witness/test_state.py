@@ -21,6 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pipeline.errors import NoWitness
 from pipeline.witness import state as module
 from pipeline.witness.seen import PART_BITS
 from pipeline.witness.state import NAME, BadWitness, WitnessState
@@ -294,7 +295,7 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
 
 def test_nothing_to_read_is_said(tmp_path: Path) -> None:
     """A reader makes no file, and an empty one that a killed witness left has no tiers."""
-    with pytest.raises(BadWitness, match="is not there: no witness has run in this directory"):
+    with pytest.raises(NoWitness, match="is not there: no witness has run in this directory"):
         WitnessState(tmp_path, readonly=True)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / NAME).touch()
