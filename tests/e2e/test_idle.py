@@ -66,15 +66,19 @@ def test_what_has_delivered_lets_go_of_the_compiler(kafka: EmbeddedKafka, tmp_pa
     assert found[1] < LITTLE
 
 
+def wakes_in(bruce: RunningBruce, seconds: float) -> int:
+    """Wake-ups of all threads within a time."""
+    before = wakes(bruce)
+    time.sleep(seconds)
+    return wakes(bruce) - before
+
+
 def test_nothing_is_done_by_timer(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """After some traffic all workers sleep until something comes; then it is delivered as ever."""
     with RunningBruce(tmp_path, kafka.bootstrap_servers) as bruce:
         bruce.send(keyed(10))
         bruce.await_status(lambda s: s.delivered == 10)
-        # The embedded Kafka's clients need a moment to come to rest.
-        time.sleep(1.0)
-        before = wakes(bruce)
-        time.sleep(SECONDS)
-        assert wakes(bruce) - before <= MOST * SECONDS
+        # On a busy machine all need a moment to come to rest.
+        assert any(wakes_in(bruce, SECONDS) <= MOST * SECONDS for _ in range(6))
         bruce.send(keyed(10))
         bruce.await_status(lambda s: s.delivered == 20)
