@@ -517,17 +517,22 @@ def test_who_is_set_aside() -> None:
     assert hot_topics(even, np.zeros(1, np.bool_), np.ones(3, np.bool_)).tolist() == [0, 1]
 
 
+def flood_a_partition(bench: Bench) -> None:
+    """800 messages at once, for one partition of a topic that is known."""
+    bench.kafka.leaders = {b"b": [1] * 6}
+    bench.send([(b"b", 0, b"v")])
+    bench.settle()
+    for _ in range(80):
+        bench.send([(b"b", 0, b"v" * 60)] * 10)
+
+
 @pytest.mark.parametrize("window", [(1000, 1 << 20), (4, 1 << 20)])
 def test_an_excess_is_discarded_without_room_too(window: tuple[int, int]) -> None:
     """A topic that is set aside in a flood is read on: its rate holds as it does with room."""
     bounds = Bounds(near=1 << 17, turn_batches=8, behind_bytes=0)
     bench = Bench(window=window, rates={"b": Rate(10, discard=True)}, chunk_bytes=600, bounds=bounds)
     try:
-        bench.kafka.leaders = {b"b": [1] * 6}
-        bench.send([(b"b", 0, b"v")])
-        bench.settle()
-        for _ in range(80):
-            bench.send([(b"b", 0, b"v" * 60)] * 10)
+        flood_a_partition(bench)
         bench.step(8)
         bench.settle(batch=2)
         bench.check_complete()
@@ -544,11 +549,7 @@ def test_a_quota_counts_what_is_set_aside() -> None:
         counts = OpenCounts([b"b"], bench.topics, lambda _place, still: told.append(int(still[0])))
         for part in (bench.router, bench.router._batches, bench.router._rejects):
             part._open_counts = counts
-        bench.kafka.leaders = {b"b": [1] * 6}
-        bench.send([(b"b", 0, b"v")])
-        bench.settle()
-        for _ in range(80):
-            bench.send([(b"b", 0, b"v" * 60)] * 10)
+        flood_a_partition(bench)
         bench.step(20)
         bench.router.commit()
         below = np.arange(bench.router.read_position)
