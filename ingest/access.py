@@ -252,9 +252,3 @@ def _holds(ids: Address, count: int, wanted: int) -> bool:
         else:
             high = middle
     return low < count and load_i64(ids + 8 * low) == wanted
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache."""
-    rules, message = Rules({"*": []}), np.zeros(64, np.uint8)
-    is_permitted(rules.address, address_of(message), 0, 0)

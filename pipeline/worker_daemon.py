@@ -16,7 +16,7 @@ import sys
 from importlib import import_module
 from importlib.machinery import PathFinder
 
-from spool.native.kernel import load_kept
+from spool.native.kernel import load_all
 
 _LOADED = ("pyspark.worker", "pipeline.source.reader", "pipeline.delivery.route")
 """By name: the path must be in order first."""
@@ -41,7 +41,7 @@ def run() -> None:
     sys.path[:] = leave_archives(sys.path)
     for name in _LOADED:
         import_module(name)
-    load_kept()
+    load_all()
     # Workers share these pages with it, unless a collection of theirs writes to them.
     gc.freeze()
     import_module("pyspark.daemon").manager()

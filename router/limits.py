@@ -275,3 +275,10 @@ def hot_topics(pool: Pool, roomy: Mask, free: Mask) -> npt.NDArray[np.int32]:
     fair = shares.sum(axis=1) / np.maximum((shares > 0).sum(axis=1), 1)
     flooding = ((shares > 0) & (shares >= 0.999 * fair[:, np.newaxis])).any(axis=0)
     return np.intersect1d(np.flatnonzero(flooding), rows["topic"][free]).astype(np.int32)
+
+
+def compile_kernels() -> None:
+    """Compile what rates take."""
+    numbers, words, reals = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0)
+    thin(numbers, numbers, numbers, reals, 0.0, np.zeros(0, np.bool_))
+    judge(numbers, words, reals, reals, words, np.zeros(0, np.bool_))

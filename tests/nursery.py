@@ -31,9 +31,8 @@ from typing import Any
 
 import cli.daemon.daemon  # noqa: F401  (the command imports it when it runs)
 from cli.app import bruce
-from cli.daemon.compiling import compile_kernels
+from cli.daemon.compiling import load_loops
 from ingest.role import PR_SET_PDEATHSIG
-from spool.native.kernel import load_kept
 from spool.storage import failpoint
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -174,8 +173,7 @@ def _poll(pid: int) -> int | None:
 
 def main() -> None:
     """Serve the requests on standard input."""
-    compile_kernels()
-    load_kept()
+    load_loops()
     # Modules that the command line imports when it is used.
     sys.argv = ["bruce", "run", "--help"]
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):

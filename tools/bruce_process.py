@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cli.daemon.compiling import compile_kernels
+from cli.daemon.compiling import load_loops
 from cli.status.snapshot import ROLES
 from spool.index.identity import read_identity
 from spool.layout import Layout
@@ -77,7 +77,7 @@ class Bruce:
             **(environ or {}),
         }
         # Else the daemon would begin without compiled loops, and a figure would be one of plain Python.
-        compile_kernels()
+        load_loops()
         self.configure(servers)
 
     @property

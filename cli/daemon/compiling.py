@@ -5,10 +5,8 @@ The daemon loads all of them before it forks its workers.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -16,42 +14,45 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from cli.config.settings import TABLES, write_tables
+from cli.daemon.footprint import let_go
 from cli.status.snapshot import take_snapshot
-from ingest import access
-from ingest.buffers import connection_buffer, connection_buffers, staging
+from cli.terminal.errors import NotCompiled
+from ingest.buffers import connection_buffers, staging
 from ingest.kafka import record_batch
 from ingest.role import die_with
 from ingest.streams import newcomers
 from ingest.worker import burst, guard
+from router import limits
+from router.outcomes import trace
 from spool.format import topic_table
 from spool.format.wire import encode
 from spool.log import group_commit, intake_totals
-from spool.native.kernel import INTERPRETED, compile_at_once, interpret_meanwhile, is_kept, load_kept
+from spool.native import kernel, library
+from spool.native.kernel import INTERPRETED, compile_at_once, interpret_meanwhile, load_all
 from spool.read import backlog
-from spool.shared import ledger
 
 _MODULES = (
     burst,
-    access,
     staging,
     guard,
-    connection_buffer,
     connection_buffers,
     newcomers,
-    ledger,
+    record_batch,
     intake_totals,
     group_commit,
     backlog,
+    topic_table,
+    limits,
+    trace,
 )
 PARTS = len(_MODULES)
+_DELIVERY = ("cli.daemon.delivery_worker", "cli.daemon.kafka_input")
+"""Modules that import the loops of all that is delivered."""
 
-_COMPILER = "libllvmlite"
-_MAPPING = r"^([0-9a-f]+)-([0-9a-f]+) ([^\n]*)$.*?^Anonymous: +(\d+) kB$.*?^Swap: +(\d+) kB$"
-"""A mapping in smaps (proc_pid_smaps(5))."""
-_MADV_DONTNEED = 4
 log = logging.getLogger("bruce")
 _DELIVERED = b"delivery has started"
 _NOT_ITS = ("NOTIFY_", "LISTEN_", *(f"BRUCE_{table.upper()}_" for table in (*TABLES, "kafka")))
@@ -80,54 +81,51 @@ Daemon(load_config(Path(sys.argv[1])), beside=False).run()
 
 def is_compiled() -> bool | None:
     """Whether all are on disk, for this release and processor; None: no place on disk can be written."""
-    # Of the first and of the last module that `compile_kernels` compiles.
-    first, last = is_kept(burst.receive), is_kept(topic_table.enter)
-    return None if first is None else bool(first and last)
-
-
-def compile_kernels(done: Callable[[int], None] = lambda _parts: None) -> None:
-    """Compile, or load from the cache, what every worker runs; before forking, so that they share it.
-
-    `done` is called with 1 to PARTS.
-    """
-    for number, module in enumerate(_MODULES, 1):
-        module.compile_kernels()
-        done(number)
-    if not INTERPRETED:
-        _let_go_of_compiler()
+    if INTERPRETED or library.find():
+        return True
+    return False if any(map(library.can_be_written, library.places())) else None
 
 
 def load_loops() -> None:
-    """Load the loops of a worker, which were compiled ahead, before it begins: each takes some 50 ms."""
-    load_kept()
-    if not INTERPRETED:
-        _let_go_of_compiler()
+    """Load what every worker runs, or compile it; before forking, so that they share it."""
+    if not load_all():
+        _compile_parts(lambda _part: None)
+    let_go()
 
 
-def _let_go_of_compiler() -> None:
-    """Unmap the pages of LLVM, 65 MB, which is not needed until another loop is loaded.
-
-    Only mappings without a page that differs from the file: the kernel maps theirs again when they are used.
-    """
-    libc = ctypes.CDLL(None)
-    found = re.finditer(_MAPPING, Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL)
-    for first, end, name, anonymous, swapped in (mapping.groups() for mapping in found):
-        if _COMPILER in name and anonymous == swapped == "0":
-            at, length = int(first, 16), int(end, 16) - int(first, 16)
-            libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(length), _MADV_DONTNEED)
+def _compile_parts(done: Callable[[int], None]) -> None:
+    """Compile what can be called without a daemon that delivers. `done` is called with 1 to PARTS."""
+    for number, module in enumerate(_MODULES, 1):
+        module.compile_kernels()
+        done(number)
+    for one in kernel.kernels:
+        one.compile_plain()
 
 
 def compile_all() -> None:
-    """Compile what this release runs on this host, or load it from the cache. Raises OSError.
+    """Compile what this release runs on this host, and write the library, unless it is there.
+
+    Raises NotCompiled, OSError.
 
     The loops of the intake are called one by one. Those that deliver are compiled by a daemon of their own,
     with a Kafka in memory, that delivers a few messages.
     """
     started, parts = time.monotonic(), PARTS + 1
-    compile_kernels(lambda done: _say(done, parts, started))
-    # Only the Kafka worker has these: they are loaded there.
-    record_batch.compile_kernels()
+    if library.find():
+        _say(parts, parts, started)
+        return
+    if is_compiled() is None:
+        tried = " and ".join(map(str, library.places()))
+        raise NotCompiled(
+            f"there is no place for compiled loops, {tried} cannot be written: set NUMBA_CACHE_DIR"
+        )
+    _compile_parts(lambda done: _say(done, parts, started))
     _deliver()
+    for module in _DELIVERY:
+        import_module(module)
+    from spool.native import linking  # noqa: PLC0415  (Numba)
+
+    linking.write(one for one in kernel.kernels if one.ahead)
     _say(parts, parts, started)
 
 
@@ -190,12 +188,12 @@ def _send(inlet: Path, *messages: bytes) -> None:
 
 
 def _await(condition: Callable[[], bool], daemon: subprocess.Popen[bytes], said: Path) -> None:
-    """Return when it is true. Raises OSError when the daemon has ended, or takes too long."""
+    """Return when it is true. Raises NotCompiled when the daemon has ended, or takes too long."""
     until = time.monotonic() + _MOST_S
     while not condition():
         if daemon.poll() is not None or time.monotonic() > until:
             last = said.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
-            raise OSError(f"the daemon that compiles did not deliver: {last}")
+            raise NotCompiled(f"the daemon that compiles did not deliver: {last}")
         time.sleep(0.05)
 
 
@@ -225,7 +223,7 @@ class Compiler:
             compile_all()
         except KeyboardInterrupt:
             os._exit(1)
-        except OSError as error:
+        except (NotCompiled, OSError) as error:
             log.error("compiling failed: %s", error)
             os._exit(1)
         except BaseException:
@@ -245,7 +243,7 @@ class Compiler:
             log.error("nothing was compiled; workers go on as they are, and the next start tries again")
             return False
         compile_at_once()
-        compile_kernels()
+        load_loops()
         log.info("compiled; new workers run at full speed")
         return True
 

@@ -15,9 +15,10 @@ from types import FrameType
 from cli.config import trial
 from cli.config.config import EMBEDDED, Config, load_config
 from cli.config.trial import try_parts
-from cli.daemon.compiling import Compiler, compile_kernels, is_compiled
+from cli.daemon.compiling import Compiler, is_compiled, load_loops
 from cli.daemon.delivery import Orders
 from cli.daemon.delivery_worker import DeliveryPage, DeliveryWorker
+from cli.daemon.footprint import map_what_is_large
 from cli.daemon.logs import to_the_end
 from cli.status.snapshot import ROLES, list_workers, status_line
 from cli.terminal.errors import KNOWN, ConfigError
@@ -114,6 +115,7 @@ class Daemon:
         for this host, workers start without, and a process beside them compiles.
         A signal to stop raises KeyboardInterrupt, as Python has it, up to the moment when there is a socket.
         """
+        map_what_is_large()
         self._manager = ServiceManager()
         self._embedded: EmbeddedKafka | None = None
         if config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
@@ -190,7 +192,7 @@ class Daemon:
             return True
         if compiled is None:
             log.info("compiling for this host, half a minute at each start: see `brucectl doctor`")
-        compile_kernels()
+        load_loops()
         return False
 
     def _held_doors(self, *, wait: bool) -> list[Door]:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cli.config.config import Config
-from cli.daemon.compiling import load_loops
 from cli.daemon.delivery import Delivery, Orders, Progress, ReadCommittedEnd, Report
 from cli.daemon.delivery_log import DeliveryLog, room_left
 from cli.status.snapshot import ROLES
@@ -104,7 +103,6 @@ class DeliveryWorker:
 
     def _deliver(self, end: Callable[[], int]) -> None:
         # Here, and not before `run`: a stop that comes meanwhile still delivers what is stored.
-        load_loops()
         try:
             delivery = self._begin()
         except DispatchError:

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from cli.daemon.compiling import load_loops
 from ingest.buffers.connection_buffers import ConnectionBuffers
 from ingest.kafka.clients import Options
 from ingest.kafka.kafka_worker import KafkaWorker
@@ -33,7 +32,6 @@ def make_worker(
 
     `bells`: eventfds: of what is committed, the deliverer's, the keeper's. Raises BadStaging, OSError.
     """
-    load_loops()
     committed, deliverer, keeper = bells
     options = {
         sock: Options(one.allow_unknown, waits_for_delivery=one.acknowledge == DELIVERED)

@@ -16,7 +16,7 @@ from cli.terminal.clashes import HOME, PACKAGES, find_clashes, find_owners
 from ingest.buffers.staging import OVERFLOW_BYTES, overflow_at
 from pipeline.spark_release import columns_installed, java_here, pyspark_here
 from spool.format.segment_format import MAX_BURST
-from spool.native.kernel import kept_nowhere
+from spool.native import library
 from spool.shared.runtime import memory
 from spool.storage.disk import free_bytes
 from spool.words import size_in_words
@@ -147,7 +147,7 @@ def look_at_environment() -> Iterator[Finding]:
     """All checks of this environment."""
     yield check_owners(owners_here())
     yield check_path(sys.path)
-    yield check_loops(kept_nowhere())
+    yield check_loops(library.places(), made=library.find() is not None)
     if not find_spec("pyspark"):
         yield Finding(
             "pyspark",
@@ -184,17 +184,19 @@ def check_owners(distributions: Mapping[str, Sequence[str]]) -> Finding:
     return Finding("distributions", Level.OK, "no other distribution has a package with a name of bruce's")
 
 
-def check_loops(unkept: Sequence[str]) -> Finding:
-    """Whether compiled loops are kept; `unkept`: files of those that are not."""
+def check_loops(places: Sequence[Path], *, made: bool) -> Finding:
+    """Whether compiled loops are kept. `places`: where they may be; `made`: this release's are there."""
     name = "compiled loops"
-    if unkept:
-        return Finding(
-            name,
-            Level.ADVICE,
-            f"neither the folder of {unkept[0]} nor $HOME is writable: every start compiles, for 30 s",
-            "set NUMBA_CACHE_DIR to a directory that bruce's user may write to",
-        )
-    return Finding(name, Level.OK, "they are compiled once, and kept")
+    if made:
+        return Finding(name, Level.OK, "those of this release are on disk")
+    if any(map(library.can_be_written, places)):
+        return Finding(name, Level.OK, "`bruce compile` makes them, or the first start, in half a minute")
+    return Finding(
+        name,
+        Level.ADVICE,
+        f"none; {' and '.join(map(str, places))} cannot be written: every start compiles, for 30 s",
+        "run `bruce compile` as one who may write there, or set NUMBA_CACHE_DIR to a folder of bruce's user",
+    )
 
 
 def check_path(path: Sequence[str], home: str = HOME) -> Finding:

@@ -76,6 +76,10 @@ class BadArgument(CliError):
     """Arguments that parse, but say nothing that can be done."""
 
 
+class NotCompiled(CliError):
+    """The compiled loops of this host could not be made, or kept."""
+
+
 class NotFound(CliError):
     """The message or file that was asked for is not there, or cannot be read."""
 
@@ -95,6 +99,7 @@ _CODES: dict[type[BaseException], int] = {
     CliError: FOUND,
     ConfigError: USAGE,
     BadArgument: USAGE,
+    NotCompiled: UNFINISHED,
     NobodyListens: UNREACHABLE,
     SpoolError: FOUND,
     MissingPart: USAGE,

@@ -66,7 +66,6 @@ from spool.format.wire import Reason, load_be32, reason_name
 from spool.native.kernel import kernel, subkernel
 from spool.native.memory import (
     Address,
-    address_of,
     call,
     copy,
     load_acquire,
@@ -234,7 +233,7 @@ def receive(head: Address, fd: int, buffer: Address, room: int, recvmmsg: Addres
     return load_u32(header + MSG_LEN_AT)
 
 
-@kernel
+@subkernel
 def body_bytes(length: int, messages: int) -> int:
     """Bytes of the body of a frame with so many messages and batches, of `length` bytes, at most.
 
@@ -401,22 +400,3 @@ class ConnectionCounts:
     def count_closed(self, how: str) -> None:
         """One has ended, by one of CLOSINGS."""
         self._row[1 + CLOSINGS.index(how)] += 1
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache."""
-    memory = np.zeros(HEAD_BYTES // 8, np.int64)
-    head = address_of(memory)
-    open_buffer(head, UNIX, 0, 0, 0)
-    cut(head, 0, 0, 0, kind_of(head), 0)
-    body_bytes(0, 0)
-    offer(head, 0, 0, 0, 0, 0)
-    take(head, 1)
-    turn_over(head, head, head)
-    side_of(head), uid_of(head), stands_for(head), messages(head), free_buffer(head)
-    counts = np.zeros(CONNECTION_WORDS, np.int64)
-    at = address_of(counts)
-    open_counted(at, head, UNIX, 0, 0, 0)
-    count_error(at, head)
-    count_accepted(at, head, 0)
-    free_counted(at, head)

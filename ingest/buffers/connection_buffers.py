@@ -393,10 +393,9 @@ def _create(path: Path, spool: bytes, limit: int) -> None:
 
 
 def compile_kernels() -> None:
-    """Compile, or load from the cache, what storing runs takes."""
+    """Compile what storing runs takes."""
     rows = np.zeros((0, 2), np.int64)
     head = np.zeros(HEAD_BYTES, np.uint8)
     gather(address_of(head), 0, 0, rows, 0)
     list_taken(address_of(head), 0, np.zeros(0, np.bool_), np.zeros(0, np.int64))
     list_messages(Address(0), 0, rows, np.zeros(0, MESSAGE))
-    side_bytes(0)

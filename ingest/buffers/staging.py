@@ -54,7 +54,6 @@ from spool.format.wire import MAX_DATAGRAM_BYTES, REASONS, Reason
 from spool.native.kernel import kernel, subkernel
 from spool.native.memory import (
     Address,
-    address_of,
     load_acquire,
     load_i64,
     load_u32,
@@ -303,13 +302,13 @@ def _check(fd: int, path: Path, spool: bytes) -> int:
     return slots
 
 
-@kernel
+@subkernel
 def control_at(slots: int) -> int:
     """Offset in a buffer at which the control buffers begin."""
     return slots * (MSGHDR_BYTES + _VECTOR_BYTES)
 
 
-@kernel
+@subkernel
 def slots_at(slots: int) -> int:
     """Offset in a buffer at which the slots begin."""
     return (control_at(slots) + slots * CONTROL_BYTES + _PAGE_MASK) & ~_PAGE_MASK
@@ -321,7 +320,7 @@ def overflow_at(slots: int) -> int:
     return slots_at(slots) + slots * SLOT_BYTES
 
 
-@kernel
+@subkernel
 def is_large(buffer: Address, first: int, end: int) -> bool:
     """Whether a datagram in these slots went on in its overflow."""
     for i in range(first, end):
@@ -349,7 +348,7 @@ def store_word(address: Address, value: int) -> None:
     publish_i64(address, value)
 
 
-@kernel
+@subkernel
 def load_length(buffer: Address, slot: int) -> int:
     """msg_len of a slot."""
     return load_u32(buffer + slot * MSGHDR_BYTES + MSG_LEN_AT)
@@ -429,10 +428,5 @@ def _sender(control: Address) -> tuple[int, int, int]:
 
 
 def compile_kernels() -> None:
-    """Compile, or load from the cache, what a worker does with its staging."""
-    memory = np.zeros(8, np.uint64)
-    at = address_of(memory)
-    store_word(at, load_word(at) + load_length(at, 0) + count_received(at, 0))
-    point(at, 0)
-    control_at(0), slots_at(0), overflow_at(0), buffer_bytes(0), is_large(at, 0, 0)
-    list_datagrams(at, 0, 0, np.zeros(0, MESSAGE))
+    """Compile what a worker does with arrays beside its staging."""
+    list_datagrams(Address(0), 0, 0, np.zeros(0, MESSAGE))

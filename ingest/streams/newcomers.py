@@ -402,7 +402,7 @@ def sender_of(sock: socket.socket) -> Sender:
 
 
 def compile_kernels() -> None:
-    """Compile, or load from the cache."""
+    """Compile."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.setblocking(False)
         listener.bind("")

@@ -497,7 +497,7 @@ def discard(job: Job, ledger_slot: Address, messages: Messages, used: int, flags
 
 
 def compile_kernels() -> None:
-    """Compile, or load from the cache."""
+    """Compile."""
     job, tail, shared = (np.zeros(fields, np.int64) for fields in (JOB_FIELDS, TAIL_FIELDS, WORDS))
     job[PAGE] = address_of(shared)
     nothing = np.zeros(0, MESSAGE)

@@ -426,7 +426,7 @@ class Faults:
 
 
 def compile_kernels() -> None:
-    """Compile, or load from the cache."""
+    """Compile."""
     handoff, job = Handoff(), np.zeros(FIELDS, np.int64)
     handoff.publish(STATE, handoff.load(STATE))
     handoff.finish_storing()

@@ -279,3 +279,11 @@ class Tracing:
             with suppress(OSError):
                 self.current.leave()
             self.current = None
+
+
+def compile_kernels() -> None:
+    """Compile what finds the messages that are followed."""
+    data, numbers, words = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int64)
+    rows = np.zeros(0, np.bool_)
+    of_topics(numbers, words, rows)
+    with_key(data, words, numbers, data, rows)

@@ -350,7 +350,7 @@ def find_frame(fd: int, position: int, limit: int, tail: Tail, chunk_bytes: int 
 
 
 def compile_kernels() -> None:
-    """Compile a scan's loops, or load them from the cache, before forking processes that scan."""
+    """Compile a scan's loops, before forking processes that scan."""
     nothing = np.zeros(TAIL_FIELDS, np.int64)
     table, holes = np.zeros((1, ROW), np.int64), np.zeros((1, HOLE), np.int64)
     walk_over(Address(0), 0, 0, nothing, table, holes, 0, False, 0, NO_LINKS)

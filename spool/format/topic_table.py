@@ -496,3 +496,9 @@ def _extended(table: npt.NDArray[Any]) -> npt.NDArray[Any]:
     more = np.zeros((_GROWTH * len(table), *table.shape[1:]), table.dtype)
     more[: len(table)] = table
     return more
+
+
+def compile_kernels() -> None:
+    """Compile what makes room in a table."""
+    _enter_again(np.zeros((0, 2), np.int64), np.zeros((1, 2), np.int64), np.zeros(1, np.uint8))
+    _compact(0, np.zeros((0, 4), np.int64), Address(0), Address(0))

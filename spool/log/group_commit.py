@@ -310,7 +310,7 @@ class GroupCommit:
 
 
 def compile_kernels() -> None:
-    """Compile the loop, or load it from the cache: with nothing written, and no time left."""
+    """Compile the loop: with nothing written, and no time left."""
     words, page = np.zeros(_WORDS, np.int64), np.zeros(WORDS, np.int64)
     words[_PAGE], words[_MOST] = address_of(page), 1
     frames, holes, entries = (np.zeros((1, columns), np.int64) for columns in (ROW, HOLE, 4))

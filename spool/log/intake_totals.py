@@ -559,7 +559,7 @@ def _write(layout: Layout, found: Refusals) -> None:
 
 
 def compile_kernels() -> None:
-    """Compile the kernels that counting takes, or load them from the cache."""
+    """Compile the kernels that counting takes."""
     nowhere, frames = Address(0), np.empty((0, ROW), np.int64)
     count_senders(nowhere, nowhere, frames, 0, nowhere, digest_address())
     list_refused(nowhere, frames, 0, _NOTHING)

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import caching
-from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
-from numba.core.runtime import rtsys
 from numba.core.typing.templates import infer_global, make_intrinsic_template
 
 from spool.native import memory
@@ -38,12 +36,18 @@ _WORD, _BYTE = 64, 8
 @cache
 def stamp(path: Path, root: Path = _ROOT) -> bytes:
     """The sha256 of a source file, and of all that it is made of below `root`."""
+    return hashlib.sha256(b"".join(map(_digest, sorted(made_of(path, root))))).digest()
+
+
+@cache
+def made_of(path: Path, root: Path = _ROOT) -> frozenset[Path]:
+    """A source file, and all of our files below `root` that it is made of."""
     found, left = set[Path](), {path}
     while left:
         one = left.pop()
         found.add(one)
         left |= _imported(one, root) - found
-    return hashlib.sha256(b"".join(map(_digest, sorted(found)))).digest()
+    return frozenset(found)
 
 
 @cache
@@ -105,25 +109,6 @@ def our_places() -> Iterator[None]:
         numba.config.CACHE_LOCATOR_CLASSES = before
 
 
-def without_implementations(dispatcher: Any) -> Any:
-    """Let a dispatcher load its loop from the cache without Numba's implementations of Python and NumPy.
-
-    They are for compiling, and Numba's compiler sees to them itself. Numba has them before it looks into the
-    cache, too: 14 MB in each of our processes, and 0.3 s of a processor.
-    """
-    loops = dispatcher._cache
-    files = loops._cache_file
-    files._load_index, files._load_data = _or(files._load_index, dict), _or(files._load_data, lambda: None)
-
-    def load(signature: Any, context: Any) -> Any:
-        rtsys.initialize(context)
-        with loops._guard_against_spurious_io_errors():
-            return loops._load_overload(signature, context)
-
-    loops.load_overload = load
-    return dispatcher
-
-
 def _or(read: Callable[..., Any], instead: Callable[[], Any]) -> Callable[..., Any]:
     """`read`, for a file that a power cut may have torn: it counts as none, and is written again."""
 
@@ -143,62 +128,20 @@ def compile_loop(function: Callable[..., Any]) -> Any:
     """
     try:
         with our_places():
-            return without_implementations(numba.njit(cache=True, nogil=True, boundscheck=False)(function))
+            made = numba.njit(cache=True, nogil=True, boundscheck=False)(function)
     except RuntimeError:  # Numba raises it when no place for a cache is writable
         return numba.njit(nogil=True, boundscheck=False)(function)
+    files = made._cache._cache_file
+    files._load_index, files._load_data = _or(files._load_index, dict), _or(files._load_data, lambda: None)
+    return made
 
 
-class LoadedCode(JITCodeLibrary):  # type: ignore[misc]
-    """A loop's code from the cache: what a caller's code is made of is parsed when a caller is compiled.
-
-    Nearly always none is. Numba parses it at once: 20 MB for the loops of delivery.
-    """
-
-    _bitcode: bytes | None = None
-
-    @classmethod
-    def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
-        name, kind, data = state
-        if kind != "object":
-            return super()._unserialize(codegen, state)
-        loaded = codegen.create_library(name)
-        loaded.enable_object_caching()
-        code, loaded._bitcode = data
-        loaded._set_compiled_object(code)
-        loaded._finalize_final_module()
-        return loaded
-
-    def get_pointer_to_function(self, name: str) -> int:
-        if self._bitcode is None:
-            return int(super().get_pointer_to_function(name))
-        # Numba learns from what it has parsed that the loop is there.
-        self._ensure_finalized()
-        return int(self._codegen._engine.get_function_address(name))
-
-    def _get_module_for_linking(self) -> Any:
-        if self._bitcode is not None:
-            self._shared_module = binding.parse_bitcode(self._bitcode)
-            self._codegen._engine._load_defined_symbols(self._shared_module)
-            self._bitcode = None
-        return super()._get_module_for_linking()
+def compile_for(dispatcher: Any, truths: list[bool]) -> None:
+    """Compile a loop, or load it, for numbers and truth values."""
+    dispatcher.compile(tuple(types.boolean if one else types.int64 for one in truths))
 
 
-JITCPUCodegen._library_class = LoadedCode
-
-
-def is_kept(dispatcher: Any) -> bool | None:
-    """Whether a loop's code is on disk, of this release and for this processor; None: it cannot be."""
-    return None if dispatcher.stats.cache_path is None else bool(_kept(dispatcher))
-
-
-def load_kept(dispatcher: Any) -> None:
-    """Load a loop's code from disk, of this release and for this processor, where it is there."""
-    if dispatcher.stats.cache_path is not None:
-        for signature in _kept(dispatcher):
-            dispatcher.compile(signature)
-
-
-def _kept(dispatcher: Any) -> list[Any]:
+def kept(dispatcher: Any) -> list[Any]:
     """The signatures for which a loop's code is on disk: Numba's index has them by processor and source."""
     cache, codegen = dispatcher._cache, dispatcher.targetctx.codegen()
     known = cache._cache_file._load_index()

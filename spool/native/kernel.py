@@ -3,9 +3,10 @@
 A loop is one text that runs compiled or interpreted, with the same results: operations that Numba lacks are
 in `spool.native.memory` for Python, and in `spool.native.intrinsics` for compiled code.
 
-Numba and its compiled loops take half a second of a processor to load. The daemon loads them before it forks
-its workers. A command that looks at a few messages is faster without them: see `interpret_at_first`. With
-`NUMBA_DISABLE_JIT=1` nothing is compiled, and a debugger can step through every loop.
+Compiled code comes from the library (spool.native.library), which `bruce compile` writes; what the library
+does not have, Numba compiles, and keeps. The daemon loads the library before it forks its workers. A command
+that looks at a few messages is faster without it: see `interpret_at_first`. With `NUMBA_DISABLE_JIT=1`
+nothing is compiled, and a debugger can step through every loop.
 
 C functions are called through an address passed in at run time. A kernel that named the function itself could
 not be cached on disk, since the address changes with each start.
@@ -18,8 +19,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
+
+from spool.native.loop import Loop, Unfit
 
 # Read once, when NumPy is imported: its idle threads would spin beside ours.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -29,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 PATIENCE_S = 0.1
-"""CPU time of interpreted loops before the compiled ones are loaded, which takes longer than that."""
+"""CPU time of interpreted loops before the compiled ones are loaded, which takes as long."""
 
 kernels: list[Kernel] = []
 """All kernels that were imported."""
@@ -42,7 +46,7 @@ class Kernel:
     """A hot loop. Compiled when it is called, unless that is put off."""
 
     def __init__(self, function: Callable[..., Any], *, ahead: bool = True) -> None:
-        """`ahead`: `load_kept` loads it."""
+        """`ahead`: it has a place in the library."""
         self.function, self.ahead = function, ahead
         self.__name__, self.__module__, self.__doc__ = (
             function.__name__,
@@ -50,16 +54,28 @@ class Kernel:
             function.__doc__,
         )
         self._compiled: Any = None
-        self._is_loaded = False
+        self._loops: list[Loop] | None = None
         kernels.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        compiled = self._compiled
-        if _meanwhile or compiled is None:
+        loops = self._loops
+        if _meanwhile or loops is None:
             if interprets():
                 return self._interpret(*arguments)
-            compiled = self.compiled
-        return compiled(*arguments)
+            loops = self._load()
+        for loop in loops:
+            try:
+                return loop.call(loop.words(arguments))
+            except Unfit:
+                continue
+        return self.compiled(*arguments)
+
+    def _load(self) -> list[Loop]:
+        """Its code in the library; empty: Numba has it, or compiles it."""
+        from spool.native.library import load  # noqa: PLC0415  (NumPy)
+
+        self._loops = load().get(f"{self.__module__}.{self.__name__}", [])
+        return self._loops
 
     @property
     def compiled(self) -> Any:
@@ -77,22 +93,21 @@ class Kernel:
         return self.compiled._numba_type_
 
     def bind(self, *arguments: Any) -> Callable[[], Any]:
-        """A call with these arguments, whose types are looked at now, and not again for each call."""
-        if _meanwhile or interprets():
-            return partial(self, *arguments)
-        compiled = self.compiled
-        types = tuple(map(compiled.typeof_pyval, arguments))
-        if types not in compiled.overloads:
-            compiled.compile(types)
-        return partial(compiled.overloads[types].entry_point, *arguments)
+        """A call with these arguments, of which words are made now, and not again for each call."""
+        if not interprets():
+            for loop in self._load():
+                with suppress(Unfit):
+                    return _Bound(self, loop, arguments)
+        return partial(self, *arguments)
 
-    def load_kept(self) -> None:
-        """Load the code that is on disk, once."""
-        if not self._is_loaded:
-            from spool.native.intrinsics import load_kept  # noqa: PLC0415  (half a second)
+    def compile_plain(self) -> None:
+        """Compile it if, by its annotations, it takes nothing but numbers."""
+        kinds = [kind for name, kind in self.function.__annotations__.items() if name != "return"]
+        plain = set(kinds) <= {"int", "Address", "bool"} and len(kinds) == self.function.__code__.co_argcount
+        if self.ahead and plain:
+            from spool.native.intrinsics import compile_for  # noqa: PLC0415  (half a second)
 
-            load_kept(self.compiled)
-            self._is_loaded = True
+            compile_for(self.compiled, [kind == "bool" for kind in kinds])
 
     def _interpret(self, *arguments: Any) -> Any:
         global _patience_ns  # noqa: PLW0603  (all loops of a process share it)
@@ -104,56 +119,46 @@ class Kernel:
             _patience_ns = left - (time.thread_time_ns() - begun)
 
 
+class _Bound:
+    """A call of a loop with the same objects each time, for one thread."""
+
+    def __init__(self, kernel: Kernel, loop: Loop, arguments: tuple[Any, ...]) -> None:
+        self._kernel, self._loop, self._arguments = kernel, loop, arguments
+        self._words = loop.words(arguments)
+
+    def __call__(self) -> Any:
+        try:
+            return self._loop.call(self._words)
+        except Unfit:
+            return self._kernel(*self._arguments)
+
+
 def kernel(function: F) -> F:
     """Compile a hot loop: cached on disk, without the interpreter's lock, unchecked indices."""
     return function if INTERPRETED else cast(F, Kernel(function))
 
 
 def subkernel(function: F) -> F:
-    """The same, of a loop that only loops call: it is compiled into each of them, and needs no loading."""
+    """The same, of a loop that only loops call: it is compiled into each of them."""
     return function if INTERPRETED else cast(F, Kernel(function, ahead=False))
 
 
 def bind(loop: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    """A call of a kernel with arguments that stay the same objects: Numba looks at their types once."""
+    """A call of a kernel with arguments that stay the same objects."""
     return loop.bind(*arguments) if isinstance(loop, Kernel) else partial(loop, *arguments)
 
 
-def kept_nowhere() -> list[str]:
-    """Files of the imported hot loops that are compiled again at each start, as their code has no place."""
-    given, cache = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    shared = [os.path.expanduser(place) for place in (given, cache) if place]
-    # A folder that is not there yet will be made in its parent.
-    if any(os.access(place if os.path.isdir(place) else os.path.dirname(place), os.W_OK) for place in shared):
-        return []
-    files = {one.function.__code__.co_filename for one in kernels}
-    return sorted(file for file in files if not os.access(os.path.dirname(file), os.W_OK))
+def load_all() -> bool:
+    """Load the code of all loops that Python calls. False if there is none, or loops are plain Python."""
+    from spool.native.library import load  # noqa: PLC0415  (NumPy)
 
-
-def is_kept(loop: Callable[..., Any]) -> bool | None:
-    """Whether a loop's code is on disk, of this release and for this processor; None: it cannot be."""
-    if INTERPRETED:
-        return True
-    from spool.native.intrinsics import is_kept as is_kept_there  # noqa: PLC0415  (half a second)
-
-    return is_kept_there(cast(Kernel, loop).compiled)
-
-
-def load_kept() -> None:
-    """Load the code on disk of all imported loops that Python calls, whose first use waits for it else.
-
-    Does nothing while loops are plain Python.
-    """
-    if not (INTERPRETED or interprets()):
-        for one in kernels:
-            if one.ahead:
-                one.load_kept()
+    return not (INTERPRETED or interprets()) and bool(load())
 
 
 def interpret_at_first() -> None:
     """From now on loops are plain Python, until this process has spent PATIENCE_S in them.
 
-    For commands that look at a few messages. If Numba is already loaded, it changes nothing.
+    For commands that look at a few messages. If loops are already loaded, it changes nothing.
     """
     global _patience_ns  # noqa: PLW0603  (all loops of a process share it)
     _patience_ns = int(PATIENCE_S * 1e9)
@@ -167,7 +172,7 @@ def interpret_meanwhile() -> None:
 
 def interprets() -> bool:
     """Whether loops run as plain Python at present: code that can do without them is faster."""
-    return _meanwhile or (_patience_ns > 0 and "numba" not in sys.modules)
+    return _meanwhile or (_patience_ns > 0 and "llvmlite" not in sys.modules)
 
 
 def compile_at_once() -> None:

@@ -155,6 +155,6 @@ def read_latency(words: npt.NDArray[np.int64]) -> Histogram:
 
 
 def compile_kernels() -> None:
-    """Compile the loops of delivery, or load them from the cache; those of intake are part of its loops."""
+    """Compile the loop of delivery; those of intake are part of its loops."""
     nothing = np.zeros(0, np.int64)
     add_latencies(np.zeros(LATENCY_WORDS, np.int64), nothing, 0)

@@ -28,7 +28,7 @@ from spool.format.segment_format import Record
 from spool.format.wire import REASONS
 from spool.layout import copy_of_ledger
 from spool.native.kernel import kernel
-from spool.native.memory import Address, address_of, call, copy, load_i64, publish_i64, store_i64, store_u16
+from spool.native.memory import Address, call, copy, load_i64, publish_i64, store_i64, store_u16
 from spool.storage.ab_slots import (
     BURST_AT,
     HEAD_BYTES,
@@ -194,13 +194,6 @@ class LedgerCopy:
 def _newest(path: Path) -> tuple[int, bytes]:
     """(last burst counted, the slot) of the newest slot that is whole, in a ledger and its copy."""
     return max(read_slot(path), read_slot(copy_of_ledger(path)), key=lambda one: one[0])
-
-
-def compile_kernels() -> None:
-    """Compile the loops that count discards, or load them from the cache."""
-    slots = np.zeros(SLOTS_BYTES, np.uint8)
-    begin(address_of(slots), address_of(slots[SLOT_BYTES:]))
-    commit(address_of(slots), 0, digest_address())
 
 
 def read_ledger(path: Path) -> list[Discards]:

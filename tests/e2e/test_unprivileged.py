@@ -26,9 +26,9 @@ sys.path.insert(0, os.getcwd())
 for name in ("spool", "ingest", "router", "dispatch", "status", "cli"):
     for module in pkgutil.walk_packages(importlib.import_module(name).__path__, name + "."):
         importlib.import_module(module.name) if ".spark" not in module.name else None
-from cli.daemon.compiling import compile_kernels
+from cli.daemon.compiling import load_loops
 from cli.app import bruce
-compile_kernels()
+load_loops()
 run, sys.argv = sys.argv[-3:], ["bruce", "run", "--help"]
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     bruce()

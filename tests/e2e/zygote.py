@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from cli.config.config import load_config
-from cli.daemon.compiling import compile_kernels
+from cli.daemon.compiling import load_loops
 from cli.daemon.daemon import Daemon
 from ingest import role, supervisor
 from ingest.worker import burst
@@ -205,7 +205,7 @@ def main() -> None:
         run(worker)
 
     IngestWorker.run = run_with_points  # type: ignore[method-assign]
-    compile_kernels()
+    load_loops()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         pid = os.fork()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cli.daemon.compiling import compile_kernels
+from cli.daemon.compiling import load_loops
 from ingest.buffers.connection_buffers import ConnectionBuffers, make_bells
 from ingest.buffers.staging import Staging
 from ingest.sockets.holding import FdStore
@@ -100,7 +100,7 @@ class Processes:
         self.bells, self.store = make_bells(), FdStore()
         self.listeners = [listen_unix(self.stream_path), listen_tcp(free_port())] if stream_limit else []
         Ledger(self.layout.ledger)
-        compile_kernels()
+        load_loops()
         self.pids: dict[str, int] = {}
         # As the daemon does: two workers that make it at once would each map their own.
         if buffers := self._buffers():

@@ -14,6 +14,8 @@ HOMES = {
     "spool/storage/lock.py": "/proc",
     "spool/storage/failpoint.py": "a file that a test names",
     "spool/native/intrinsics.py": "our own source",
+    "spool/native/library.py": "our own source, and code that is made of it",
+    "spool/native/linking.py": "the same",
     "ingest/watch.py": "/proc",
     "ingest/role.py": "/proc",
     "ingest/sockets/holding.py": "a folder, which is judged by its descriptor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -47,14 +48,33 @@ def test_a_first_start_takes_and_delivers_messages_at_once(tmp_path: Path) -> No
         assert bruce.logged("ended by an error") == 0
 
 
+def has_numba(pid: int) -> bool:
+    """Whether a process has loaded it."""
+    return "/numba/" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+
 def loops(place: Path) -> set[tuple[str, int]]:
     """Each file of compiled code that was kept below `place`, and when it was written, ns."""
     return {(path.name, path.stat().st_mtime_ns) for path in place.glob("cache/*/*.nbc")}
 
 
+def test_no_place_for_compiled_loops() -> None:
+    """`bruce compile` says so before it begins, code 4."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from cli.app import bruce; bruce()", "compile"],
+        env={**os.environ, "NUMBA_CACHE_DIR": "/proc/no/where/at/all"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    file = f"/proc/no/where/at/all/loops.{sys.implementation.cache_tag}.bin"
+    sentence = f"there is no place for compiled loops, {file} cannot be written: set NUMBA_CACHE_DIR"
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", f"{sentence}\n")
+
+
 @pytest.mark.long
 def test_compiled_ahead(tmp_path: Path) -> None:
-    """After `bruce compile`, which leaves only loops, a daemon that delivers compiles nothing."""
+    """After `bruce compile`, which leaves only loops, a daemon that delivers has no use for a compiler."""
     with EmbeddedKafka(brokers=1, topics=[("t", 3)]) as kafka:
         bruce = bruce_without_loops(tmp_path, kafka.bootstrap_servers)
         bruce.configure({"dispatch": {"dead_letter_topic": "d"}})
@@ -74,7 +94,8 @@ def test_compiled_ahead(tmp_path: Path) -> None:
         with bruce:
             sent = bruce.send(messages())
             bruce.send([encode(b"no topic has this name", b"v")])
-            bruce.await_status(lambda seen: (seen.delivered, seen.dead_lettered) == (sent, 1))
+            seen = bruce.await_status(lambda seen: (seen.delivered, seen.dead_lettered) == (sent, 1))
+            assert not [worker for worker in seen.workers if has_numba(worker.pid)]
             assert bruce.stop() == 0
         assert bruce.logged("compiling for this host") == 0
         assert before
@@ -105,7 +126,7 @@ def test_the_compiler_beside_the_workers(monkeypatch: pytest.MonkeyPatch, work: 
     """Loops are plain Python until it has ended, which it tells once; also if it failed at what is left."""
     monkeypatch.setattr(compiling, "compile_all", work)
     monkeypatch.setattr(compiling, "is_compiled", lambda: True)
-    monkeypatch.setattr(compiling, "compile_kernels", lambda: None)
+    monkeypatch.setattr(compiling, "load_loops", lambda: None)
     compiler = Compiler()
     assert interprets()
     until = time.monotonic() + PATIENCE_S

@@ -80,11 +80,13 @@ def test_a_clock(state: int, level: Level) -> None:
     assert -1 <= clock_state() <= UNSYNCHRONISED
 
 
-def test_loops_that_are_not_kept_are_advised_about() -> None:
-    """The first of their files is named."""
-    found = check_loops(["/opt/bruce/spool/scan.py", "/opt/bruce/spool/frame.py"])
-    assert (found.level, "the folder of /opt/bruce/spool/scan.py" in found.sentence) == (Level.ADVICE, True)
-    assert check_loops([]).level is Level.OK
+def test_loops_that_are_not_kept_are_advised_about(tmp_path: Path) -> None:
+    """If they are not there, and no place can be written: the places are named."""
+    nowhere = [Path("/proc/no/where/at/all/loops.bin"), Path("/proc/nor/where/at/all/loops.bin")]
+    found = check_loops(nowhere, made=False)
+    assert (found.level, all(str(place) in found.sentence for place in nowhere)) == (Level.ADVICE, True)
+    assert check_loops([*nowhere, tmp_path / "bruce" / "loops.bin"], made=False).level is Level.OK
+    assert check_loops(nowhere, made=True).level is Level.OK
 
 
 def test_without_pyspark_nothing_is_wrong() -> None:
