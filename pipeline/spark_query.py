@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.errors import BadQuery
+from pipeline.archive.log import is_iceberg
+from pipeline.errors import BadQuery, JobFailed
 from pipeline.source.archived import read_archive
 from pipeline.source.schema import SCHEMA
 
@@ -36,6 +37,8 @@ def query(session: SparkSession, sql: str, spools: Sequence[str], archive: str |
     session.read.format("bruce").schema(schema).load(list(spools)).createOrReplaceTempView("spool")
     with wrong_sql():
         if archive is not None:
+            if is_iceberg(archive):
+                raise JobFailed(f"{archive} is an Iceberg table: `brucectl query` reads it")
             read_archive(session, archive).createOrReplaceTempView("archive")
         # Spark has no public way to tell a query from a command.
         session._jsparkSession.sessionState().sqlParser().parseQuery(sql)  # noqa: SLF001

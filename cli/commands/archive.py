@@ -106,6 +106,10 @@ def iceberg_table(to: str, table: Table, catalog: str | None) -> OpenTable | Non
     if table is Table.PARQUET:
         if catalog:
             raise BadArgument("--catalog is for --table iceberg")
+        from pipeline.archive.log import is_iceberg
+
+        if is_iceberg(to):
+            raise BadArgument(f"{to} is an Iceberg table: go on with --table iceberg, or give another folder")
         return None
     demand("pyiceberg", extra="iceberg")
     from pipeline.archive.iceberg import TABLE, configured_catalog, local_catalog, open_table

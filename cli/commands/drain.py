@@ -58,6 +58,7 @@ def drain(
     the host of its original only what the copy has is delivered: what waits in the memory of the original's
     dead daemon is the original's.
 
+    With a daemon --kafka is refused: that delivers where its own configuration says.
     With --topic only messages of these topics are waited for; without a daemon only they are delivered.
 
     With --json one document of version 1: drained, delivered, discarded (both since it began), left (of
@@ -72,7 +73,9 @@ def drain(
     chosen = config_for(config, spool, kafka)
     topics = frozenset(name.encode(errors="surrogateescape") for name in topic or ())
     with file_errors(), Progress("delivering") as progress:
-        result = run(chosen, progress.show, timeout, topics, stop_intake=stop_intake)
+        result = run(
+            chosen, progress.show, timeout, topics, stop_intake=stop_intake, elsewhere=kafka is not None
+        )
     if as_json:
         show_json({"version": VERSION, **dataclasses.asdict(result)})
     else:

@@ -40,7 +40,11 @@ def query(
     from cli.terminal.output import write_rows
 
     demand("duckdb", "pyarrow")
+    from pipeline.archive.log import is_iceberg
     from pipeline.embedded.query import ask
+
+    if archive and is_iceberg(archive):
+        demand("pyiceberg", extra="iceberg")
 
     with interruptible(), ask(sql, spool_paths(spools, load_config(config)), archive) as answer:
         write_rows(answer.columns, answer.rows(), form)

@@ -110,9 +110,10 @@ def replay(
     Prints the messages by topic, with the times of the first and the last. With --json one document of
     version 1: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
     reason), left, seconds, reachable, kept_from (the first sequence number that is kept), begun (when this
-    replay began, if it is not finished, or null), trouble (why nothing could be sent, or null), gone,
-    resume_from (with --discards, the --from of what is left, or null). Exits with 1 when Kafka refused some
-    for good, some are left, or gone; with 3 when no broker was reachable.
+    replay began, if it is not finished, or null), trouble (why nothing could be sent, or null), interrupted,
+    gone, resume_from (with --discards, the --from of what is left, or null). Exits with 1 when Kafka refused
+    some for good, some are left, or gone; with 3 when no broker was reachable; with 130 after Control-C, once
+    what is in flight has its answer.
     """
     from cli.config.config import config_for
     from cli.replay.state import Order
@@ -139,6 +140,8 @@ def replay(
     if forget:
         with file_errors():
             forget()
+    if result.left and result.interrupted:
+        raise typer.Exit(errors.INTERRUPTED)
     if result.left and yes:
         raise typer.Exit(errors.FOUND if result.reachable else errors.UNREACHABLE)
     raise typer.Exit(errors.FOUND if result.refused or result.gone else errors.FINE)

@@ -399,22 +399,30 @@ def drain(
     topics: frozenset[bytes] = frozenset(),
     *,
     stop_intake: bool = False,
+    elsewhere: bool = False,
 ) -> Drained:
     """Wait until everything is delivered, or the time is over. `topics`: only theirs; none: all.
 
     `stop_intake`: a daemon receives nothing meanwhile, and what it had received until then counts, too.
+    `elsewhere`: to another Kafka than the configuration names, which is for a spool without a daemon.
     Raises NoSpool, BadArgument when only a daemon could deliver, NobodyListens when it ends meanwhile,
     SpoolBusy when another drain is at it.
     """
     started = time.monotonic()
     deadline = started + timeout_s if timeout_s is not None else float("inf")
-    drained = _drain(config, show, deadline, topics, stop_intake=stop_intake)
+    drained = _drain(config, show, deadline, topics, stop_intake=stop_intake, elsewhere=elsewhere)
     # Finding the deliverer takes a while, too.
     return dataclasses.replace(drained, seconds=time.monotonic() - started)
 
 
 def _drain(
-    config: Config, show: Show, deadline: float, topics: frozenset[bytes], *, stop_intake: bool
+    config: Config,
+    show: Show,
+    deadline: float,
+    topics: frozenset[bytes],
+    *,
+    stop_intake: bool,
+    elsewhere: bool,
 ) -> Drained:
     layout = Layout(config.spool.directory)
     spool = read_identity(layout)
@@ -423,6 +431,11 @@ def _drain(
         own = _own(config)
     except SpoolBusy:
         _refuse_second(layout)
+        if elsewhere:
+            raise BadArgument(
+                "a daemon delivers this spool, where its own configuration says: stop it first, or leave "
+                "--kafka out"
+            ) from None
         with ExitStack() as stack:
             shared = _page_of_daemon(layout, spool)
             pause = stack.enter_context(IntakePause(layout, shared)) if stop_intake else None

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +66,8 @@ class Replayed:
     """When it began, ms since the epoch, where one was begun that is not finished."""
     trouble: str | None = None
     """At the end, why nothing could be sent."""
+    interrupted: bool = False
+    """By Ctrl-C."""
     gone: int = 0
     """Messages that were removed to make room, while they were being replayed."""
     resume_from: int | None = None
@@ -112,7 +114,7 @@ class Replay:
 
     def __init__(self, config: Config, order: Order, states: Path) -> None:
         """`states`: where replays that are not finished are kept in mind. Raises NoSpool, BadArgument."""
-        self._config, self._order = config, order
+        self._config, self._order, self._interrupted = config, order, False
         self._wanted = order.wanted()
         self._layout = Layout(config.spool.directory)
         self._spool = read_identity(self._layout)
@@ -168,9 +170,9 @@ class Replay:
                     if not self._carry(connection, count.sought, begun, show, deadline):
                         begun = self._pass_over(connection, count.sought, begun, state)
                         continue
-                    result = _result(
-                        count, begun, started, left=connection.left(count.sought), connection=connection
-                    )
+                    left = connection.left(count.sought)
+                    result = _result(count, begun, started, left=left, connection=connection)
+                    result = replace(result, interrupted=self._interrupted)
                 reach("replay.sent")
                 return result
 
@@ -214,7 +216,7 @@ class Replay:
                     show(total - connection.left(sought), total, connection.trouble)
                 connection.turn()
         except KeyboardInterrupt:
-            pass
+            self._interrupted = True
         except SegmentsGone:
             whole = False
         connection.settle()

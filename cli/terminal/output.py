@@ -279,9 +279,13 @@ def complain(sentence: str) -> None:
 def write_rows(heads: Sequence[str], rows: Iterable[Sequence[Any]], form: Form) -> None:
     """Write the rows of a query to standard output, as they come where the form allows it.
 
-    Bytes are text where they are UTF-8.
+    Bytes are text where they are UTF-8. Raises BadArgument where objects cannot have all columns.
     """
     if form is Form.json:
+        if twice := next((head for head in heads if heads.count(head) > 1), None):
+            from cli.terminal.errors import BadArgument  # noqa: PLC0415  (it brings all packages along)
+
+            raise BadArgument(f"two columns are called {twice}: name one with AS, or ask for --form csv")
         show_lines((_object(heads, row) for row in rows), cut=False)
     elif form is Form.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")

@@ -6,11 +6,11 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -44,6 +44,18 @@ class _Elapsed(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(_in_hours(task.elapsed or 0), style="progress.elapsed")
+
+
+class _Bar(Bar):
+    """Rich's, with a line of its own for why it stalls: beside it, that would take the room of the counts."""
+
+    trouble = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The lines, from top to bottom."""
+        yield from super().get_renderables()
+        if self.trouble:
+            yield Text(self.trouble, style="red")
 
 
 def _in_hours(seconds: float) -> str:
@@ -112,17 +124,16 @@ class Progress:
             # More may become known: all that is known being done is not the end.
             else (BarColumn(finished_style="bar.complete"), TextColumn("{task.fields[count]}"), _Elapsed())
         )
-        self._bar = Bar(
+        self._bar = _Bar(
             TextColumn("{task.description}"),
             *ahead,
-            TextColumn("{task.fields[trouble]}", style="red"),
             console=self._console,
             transient=True,
             # Else results that go into a file would be shown above the bar, and not be in the file.
             redirect_stdout=sys.stdout.isatty(),
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task(what, total=None, rate="", left="", count="", trouble="")
+        self._task = self._bar.add_task(what, total=None, rate="", left="", count="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -147,8 +158,8 @@ class Progress:
             rate=f"{rate:,.0f} {self._unit}/s",
             left="-:--:--" if left_s is None else _in_hours(left_s),
             count=f"{done:,} of {total:,} {self._unit}",
-            trouble=trouble,
         )
+        self._bar.trouble = trouble
         if not self._console.is_terminal and now - self._told >= LINE_S:
             self._told = now
             left = "" if left_s is None else f", {left_s:,.0f} s left"

@@ -40,13 +40,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from pipeline.archive.files import File
-from pipeline.archive.log import Commit
+from pipeline.archive.log import CATALOG, COMMITS, Commit
 from pipeline.errors import ArchiveConflict, JobFailed
 from pipeline.source.fields import ARCHIVED, PARTITIONS, to_schema
 from pipeline.source.remote import is_address, local_path, shown
 
 TABLE = "bruce.messages"
-CATALOG = "catalog.db"
 EVERY_S = 60.0
 """Between two scans of the spools: each makes a snapshot, and files for each topic."""
 KEPT = timedelta(days=1)
@@ -72,6 +71,11 @@ def local_catalog(directory: str) -> Catalog:
             f"{shown(directory)} is no directory of this host: give --catalog NAME, as pyiceberg has it"
         )
     root = Path(local_path(directory)).absolute()
+    if (root / COMMITS).exists():
+        raise JobFailed(
+            f"{shown(directory)} holds an archive of plain Parquet files: go on without --table iceberg, or "
+            "give another folder"
+        )
     root.mkdir(parents=True, exist_ok=True)
     uri = f"sqlite:///{root}/{CATALOG}"
     with explained(uri):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -25,7 +24,6 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from pipeline.archive.iceberg import (
-    CATALOG,
     COLUMNS,
     commit_of,
     configured_catalog,
@@ -36,6 +34,7 @@ from pipeline.archive.iceberg import (
     local_catalog,
     properties_of,
 )
+from pipeline.archive.log import is_iceberg
 from pipeline.errors import JobFailed
 
 BATCH_ROWS = 50_000
@@ -126,8 +125,7 @@ class ArchiveReader:
         if self._in:
             return configured_catalog(self._in)
         # A reader makes none.
-        is_there = (Path(self._directory) / CATALOG).exists()
-        return local_catalog(self._directory) if is_there else None
+        return local_catalog(self._directory) if is_iceberg(self._directory) else None
 
     @property
     def end(self) -> int:
@@ -139,6 +137,16 @@ class ArchiveReader:
         if self._found is None:
             raise JobFailed(f"the table {self._name} is not there")
         return self._found
+
+    def files(self) -> list[str]:
+        """The addresses of the files that hold the rows of the newest snapshot.
+
+        Raises JobFailed where a file holds others, too: a program that is not ours has deleted some.
+        """
+        tasks = list(self._table.scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise JobFailed(f"rows of the table {self._name} were deleted: ask an engine that reads Iceberg")
+        return [task.file.file_path for task in tasks]
 
     def changes(self, last: Mark | None, begun: str) -> list[Change]:
         """The changes to read, in order, behind the snapshot that was read last.

@@ -19,12 +19,16 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from pipeline.errors import ArchiveConflict, JobFailed
+from pipeline.source.remote import is_address, local_path
 
 _LOG_VERSION = 1
 COMMITS, STAGING = "_bruce/commits", "_bruce/staging"
+CATALOG = "catalog.db"
+"""Of an archive that is an Iceberg table, in place of the commits."""
 KEPT = 10
 """Commits that stay; the newest says all that is needed."""
 MOST_BYTES = 64 << 20
@@ -62,6 +66,11 @@ class Store(Protocol):
 
     def sync(self, names: Iterable[str], *, may_be_gone: bool = False) -> None:
         """Sync files and their directories; only of a local disk, since other stores do it themselves."""
+
+
+def is_iceberg(directory: str) -> bool:
+    """Whether a folder of this host holds an archive that is an Iceberg table."""
+    return not is_address(path := local_path(directory)) and (Path(path) / CATALOG).exists()
 
 
 class Log(Protocol):

@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 from pyarrow import dataset
 
+from pipeline.archive.log import is_iceberg
 from pipeline.embedded.connection import Work, connect, values_of, working
 from pipeline.embedded.dataset import NAMES, SpoolDataset, parquet_of
 from pipeline.errors import BadQuery, JobFailed
@@ -85,6 +86,8 @@ def columns_of(sql: str) -> list[str]:
 
 def open_archive(address: str) -> dataset.Dataset:
     """The Parquet files of an archive. Raises JobFailed when there are none."""
+    if is_iceberg(address):
+        return _open_iceberg(address)
     try:
         place = remote(address) if is_address(address) else None
         files, path = (place.files, place.directory) if place else (None, local_path(address))
@@ -96,3 +99,17 @@ def open_archive(address: str) -> dataset.Dataset:
     if "sequence" not in found.schema.names:
         raise JobFailed(f"{shown(address)} holds no archive")
     return found
+
+
+def _open_iceberg(directory: str) -> dataset.Dataset:
+    from pipeline.archive.iceberg import TABLE, explained  # noqa: PLC0415  (pyiceberg)
+    from pipeline.archive.iceberg_changes import ArchiveReader  # noqa: PLC0415
+
+    reader = ArchiveReader(directory, "", TABLE)
+    if not reader.find():
+        raise JobFailed(f"{directory} holds no archive")
+    try:
+        with explained(directory):
+            return parquet_of([local_path(file) for file in reader.files()], folders=None)
+    finally:
+        reader.close()

@@ -125,10 +125,11 @@ def seal(path: Path, *, next_sequence: int | None = None, mark_bytes: int = MARK
         end = int(tail[POSITION])
         reserve(fd, end, len(data))
         reach("seal.reserved")
-        write_at(fd, data, end)
-        reach("seal.written")
+        # First, so that a footer is at the end of its file, or is not there: a reader looks nowhere else.
         os.ftruncate(fd, end + len(data))
         reach("seal.cut")
+        write_at(fd, data, end)
+        reach("seal.written")
         try:
             os.fsync(fd)
         except OSError:

@@ -28,7 +28,7 @@ from spool.format.damage import HOLE_MARK_BYTES, Ranges, encode_hole, ranges
 from spool.format.frame import BURST, FRAME_COUNT, POSITION, SEQUENCE, STORED, tail_at_start
 from spool.format.packed import open_plain
 from spool.format.scan import Scan, read_header
-from spool.format.segment import bound_spares, following
+from spool.format.segment import bound_spares, following, seal
 from spool.format.segment_format import Record, decode_header, keys_of
 from spool.fsck.check import NONE_RESOLVED, Check, Resolved, look_up, missing_before
 from spool.fsck.examination import Examination, Hole, State, conclude, hole_at, holes_of
@@ -171,6 +171,8 @@ class Action(StrEnum):
     """Let the log go on at a new epoch, behind the lost messages; the next start does it, too."""
     IDENTITY = "identity"
     """Rewrite the identity; the next start does it, too."""
+    SEAL = "seal"
+    """Write the footer that a full segment lacks; the next start does it, too."""
     REWRITE = "rewrite"
     """Rewrite the segment: good frames stay, holes replace the others, the footer is made."""
     INDEX = "index"
@@ -270,7 +272,7 @@ def apply(layout: Layout, mode: Mode) -> list[Step]:
         try:
             steps = _plan(layout)
             if mode is not Mode.STRICT or not refused(steps, mode):
-                _apply(layout, mode)
+                _apply(layout, mode, seals=any(one.action is Action.SEAL for one in steps))
         finally:
             owner.release()
     finally:
@@ -278,9 +280,9 @@ def apply(layout: Layout, mode: Mode) -> list[Step]:
     return steps
 
 
-def _apply(layout: Layout, mode: Mode) -> None:
+def _apply(layout: Layout, mode: Mode, *, seals: bool) -> None:
     identity = put_in_order(layout, boot_id())
-    if mode is not Mode.STRICT:
+    if seals or mode is not Mode.STRICT:
         _write_anew(layout, mode)
     reach("repair.ordered")
     if mode is Mode.SKIP_DAMAGED:
@@ -292,10 +294,13 @@ def _apply(layout: Layout, mode: Mode) -> None:
 
 
 def _write_anew(layout: Layout, mode: Mode) -> None:
-    """Rewrite the damaged segments that this mode allows."""
+    """Rewrite the damaged segments that this mode allows, and seal those that only lack their footer."""
     unread = list[Unread]()
     for path, header, behind, state in list_states(layout, unread):
-        if _mode(state, behind) in _MODES[: _MODES.index(mode) + 1]:
+        wanted = _mode(path, state, behind)
+        if wanted is Mode.STRICT and behind is not None:
+            seal(path, next_sequence=int(behind["first_sequence"]))
+        elif wanted in _MODES[: _MODES.index(mode) + 1]:
             write_anew(layout, path, header, behind, inside=mode is Mode.SKIP_DAMAGED)
     for path, whose, behind in unread if mode is Mode.SKIP_DAMAGED else []:
         if whose is not None and can_be_copied(path):
@@ -393,12 +398,18 @@ def _waits(path: Path, header: Record | None) -> Step:
     return Step(path, Action.NONE, Mode.STRICT, sentence)
 
 
-def _mode(state: State, behind: Record | None) -> Mode | None:
+def _mode(path: Path, state: State, behind: Record | None) -> Mode | None:
     """The first mode that rewrites a segment; None when there is no need."""
     holes = [hole for hole in state.holes if _is_to_fill(hole)]
     if any(hole.offset < state.tail[POSITION] for hole in holes):
         return Mode.SKIP_DAMAGED
-    return Mode.TRUNCATE_TAIL if holes or (behind is not None and not state.sealed) else None
+    if holes:
+        return Mode.TRUNCATE_TAIL
+    if behind is None or state.sealed:
+        return None
+    # As a kill leaves it that comes before its footer was written.
+    is_whole = behind["stored"] == state.tail[STORED] and not _torn(path, state)
+    return Mode.STRICT if is_whole else Mode.TRUNCATE_TAIL
 
 
 def _is_to_fill(hole: Hole) -> bool:
@@ -406,12 +417,13 @@ def _is_to_fill(hole: Hole) -> bool:
 
 
 def _segment(path: Path, state: State, behind: Record | None) -> Iterator[Step]:
-    mode = _mode(state, behind)
+    mode = _mode(path, state, behind)
     lost = ranges(*((hole.first, hole.messages) for hole in state.holes))
     if mode is not None:
         size = sum(hole.end - hole.offset for hole in state.holes if _is_to_fill(hole))
         sentence = f"{size} bytes hold no good frame" if size else "it has no footer that is whole"
-        yield Step(path, Action.REWRITE, mode, sentence, state.messages, lost)
+        action = Action.SEAL if mode is Mode.STRICT else Action.REWRITE
+        yield Step(path, action, mode, sentence, state.messages, lost)
     elif behind is None and not state.sealed and (torn := _torn(path, state)):
         sentence = f"it ends in {torn} bytes that are no whole frame"
         yield Step(path, Action.CUT, Mode.STRICT, sentence, state.messages)

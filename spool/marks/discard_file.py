@@ -179,6 +179,21 @@ def _records(fd: int) -> Iterator[tuple[GivenUp, int]]:
             at = _next_record(fd, at)
 
 
+def _is_ours(fd: int) -> bool:
+    """Whether a file is a discard file, or empty. A power loss leaves zeros for its head, or all."""
+    head = read_at(fd, len(HEAD), 0)
+    return HEAD.startswith(head) or (not any(head) and (any(_records(fd)) or _is_blank(fd)))
+
+
+def _is_blank(fd: int) -> bool:
+    at = 0
+    while data := read_at(fd, _PIECE_BYTES, at):
+        if np.frombuffer(data, np.uint8).any():
+            return False
+        at += len(data)
+    return True
+
+
 def _claimed(head: bytes) -> int:
     """Bytes of the datagram in the record with this head; 0 for other bytes."""
     if len(head) < _HEAD_BYTES or head[8:12] != RECORD_MAGIC:
@@ -208,7 +223,7 @@ def read_file(path: Path) -> Iterator[GivenUp]:
     except FileNotFoundError:
         return
     try:
-        if not HEAD.startswith(read_at(fd, len(HEAD), 0)):
+        if not _is_ours(fd):
             raise BadSpool(f"{path} is no discard file of a version that is known here")
         yield from (message for message, _ in _records(fd))
     finally:
@@ -278,7 +293,7 @@ class DiscardFile:
 
     def _find_end(self, fd: int) -> int:
         """The offset behind the last whole record, where the file is cut; in a new file, behind its head."""
-        if HEAD.startswith(read_at(fd, len(HEAD), 0)):
+        if _is_ours(fd):
             end = max((end for _, end in _records(fd)), default=len(HEAD))
             write_at(fd, HEAD, 0)
             os.ftruncate(fd, end)

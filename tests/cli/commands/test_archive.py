@@ -87,6 +87,26 @@ def test_a_table(spool: SpoolFixture, tmp_path: Path) -> None:
     assert (code, err) == (2, "--catalog is for --table iceberg\n")
 
 
+def test_one_kind_of_archive_a_folder(spool: SpoolFixture, tmp_path: Path) -> None:
+    """A query reads either kind; a job of the other kind is refused, and touches nothing."""
+    path, lake, plain = str(spool.options.directory), str(tmp_path / "lake"), str(tmp_path / "plain")
+    assert run("archive", path, "--to", lake, "--table", "iceberg")[0] == 0
+    assert run("archive", path, "--to", plain)[0] == 0
+    question = "SELECT count(*) n, count(DISTINCT sequence) d, min(topic) t, max(date) IS NULL u FROM archive"
+    said = {run("query", question, path, "--archive", place, "--form", "csv") for place in (lake, plain)}
+    ((code, out, err),) = said
+    assert (code, out.splitlines()[1].split(",")[:2], err) == (0, ["100", "100"], "")
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = run("archive", path, "--to", lake)
+    assert (code, err) == (
+        2,
+        f"{lake} is an Iceberg table: go on with --table iceberg, or give another folder\n",
+    )
+    code, _, err = run("archive", path, "--to", plain, "--table", "iceberg")
+    assert (code, err.count("\n"), "holds an archive of plain Parquet files" in err) == (4, 1, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_damage(spool: SpoolFixture, tmp_path: Path) -> None:
     """A damaged frame is counted, and then it exits 1."""
     first = min(spool.layout.segments.iterdir())

@@ -37,6 +37,10 @@ def drained(bruce: RunningBruce, *arguments: object, code: int = 0) -> dict[str,
     return dict(json.loads(done.stdout))
 
 
+DRAIN = [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "drain"]
+ELSEWHERE = "where its own configuration says: stop it first, or leave --kafka out"
+
+
 def values(kafka: EmbeddedKafka, count: int, topic: str = "t") -> list[int]:
     """The numbers that arrived, sorted."""
     return sorted(
@@ -44,17 +48,13 @@ def values(kafka: EmbeddedKafka, count: int, topic: str = "t") -> list[int]:
     )
 
 
-def test_beside_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """With a live daemon, drain waits for the daemon's work; nothing is delivered twice."""
+def test_beside_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """With a live daemon, drain waits for the daemon's work; nothing is delivered twice, or elsewhere."""
     kafka.down()
     bruce.send(datagrams(500))
     bruce.await_status(lambda s: s.watermarks.synced == 500)
     waiting = subprocess.Popen(
-        [sys.executable, "-c", "from cli.app import brucectl; brucectl()", "drain", "--json"],
-        cwd=ROOT,
-        env=bruce.environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [*DRAIN, "--json"], cwd=ROOT, env=bruce.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         assert waiting.stderr is not None
@@ -62,6 +62,12 @@ def test_beside_a_daemon(bruce: RunningBruce, kafka: EmbeddedKafka) -> None:
         # The reason, as soon as the daemon knows it.
         lines = iter(waiting.stderr.readline, b"")
         assert any(b"/s; no broker can be reached" in line for line in lines)
+        other = tmp_path / "other.toml"
+        other.write_text('[kafka]\n"bootstrap.servers" = "127.0.0.1:9"\n', encoding="utf-8")
+        done = subprocess.run(
+            [*DRAIN, "--kafka", str(other)], cwd=ROOT, env=bruce.environ, capture_output=True, check=False
+        )
+        assert (done.returncode, done.stderr.decode()) == (2, f"a daemon delivers this spool, {ELSEWHERE}\n")
         kafka.up()
         out, err = waiting.communicate(timeout=60)
     finally:

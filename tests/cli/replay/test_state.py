@@ -136,7 +136,7 @@ def test_killed_at_its_end(stored: RunningBruce, kafka: EmbeddedKafka, tmp_path:
 @pytest.mark.long
 @pytest.mark.crash
 def test_after_ctrl_c(stored: RunningBruce, kafka: EmbeddedKafka) -> None:
-    """Messages in flight are waited for: each arrives once. The sentence says how to go on, code 1."""
+    """Messages in flight are waited for: each arrives once. The sentence says how to go on, code 130."""
     with running(stored) as process:
         # So that there is always a message in flight.
         kafka.rtt(-1, 200)
@@ -144,7 +144,7 @@ def test_after_ctrl_c(stored: RunningBruce, kafka: EmbeddedKafka) -> None:
         stored.await_true(lambda: report(stored)["left"] < before)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 130
     left = report(stored)["left"]
     assert 0 < left < MESSAGES
     last = err.decode().splitlines()[-1]

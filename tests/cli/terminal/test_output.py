@@ -10,6 +10,7 @@ from datetime import datetime
 import pytest
 from rich.console import Console
 
+from cli.terminal.errors import BadArgument
 from cli.terminal.output import (
     FILE,
     Form,
@@ -188,6 +189,13 @@ def test_csv_has_a_head_and_quotes(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(["name", "data"], [("a,b", b"\x1b[1m"), ("c", None)], Form.csv)
     text = capsys.readouterr().out
     assert list(csv.reader(io.StringIO(text))) == [["name", "data"], ["a,b", "\\x1b[1m"], ["c", ""]]
+
+
+def test_two_columns_of_a_name_are_no_object() -> None:
+    """They are refused before a row is written; CSV has both."""
+    with pytest.raises(BadArgument, match="two columns are called a"):
+        write_rows(["a", "b", "a"], [(1, 2, 3)], Form.json)
+    write_rows(["a", "b", "a"], [(1, 2, 3)], Form.csv)
 
 
 def test_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,3 +177,14 @@ def test_results_go_where_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None
         sys.stdout.write("a row\n")
     assert file.getvalue() == "a row\n"
     assert "a row" not in terminal.getvalue()
+
+
+def test_a_trouble_takes_no_room_of_the_counts() -> None:
+    """At 80 columns a long sentence has lines of its own, and the counts are whole."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80)
+    with Progress("delivering", console=console) as progress:
+        progress.show(1234, 10_000, "no broker can be reached: " + 10 * "connection refused, ")
+        progress._bar.refresh()
+    assert "1234/10000" in file.getvalue()
+    assert "connection refused" in file.getvalue()

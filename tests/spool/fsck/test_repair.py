@@ -12,10 +12,12 @@ import pytest
 from spool.errors import BadSpool, SpoolBusy
 from spool.format.frame import SEQUENCE
 from spool.format.scan import read_header
+from spool.format.segment import seal
 from spool.fsck.check import Check
 from spool.fsck.finding import Kind, Severity
 from spool.fsck.repair import Action, Mode, apply, copy_file, plan, plan_file, reindex
 from spool.index.committed import read_committed
+from spool.index.log_end import read_footer
 from spool.layout import Layout
 from spool.storage import failpoint
 from spool.storage.failpoint import POINTS
@@ -90,6 +92,34 @@ def test_no_repair_beside_others(good: Good, home: Path, name: str) -> None:
     finally:
         lock.release()
     assert state_of(copy.layout.directory) == before
+
+
+@pytest.mark.parametrize("point", [p for p in POINTS if p.startswith("seal.")])
+def test_a_kill_while_a_segment_is_sealed(good: Good, home: Path, point: str) -> None:
+    """At each place: verify has nothing to say, and a repair that loses nothing writes the footer."""
+    layout = good.copy(home)
+    path = layout.segments / good.names[SEALED]
+    whole = path.read_bytes()
+    with path.open("rb") as file:
+        footer = read_footer(file.fileno())
+    assert footer
+    path.write_bytes(whole[: int(footer.fields["end"])] + bytes(2 * len(whole)))
+    points = home / "points"
+    points.write_text(f"{point}\n")
+    child = os.fork()
+    if child == 0:
+        failpoint.ARMED = str(points)
+        seal(path)
+        failpoint.reach("seal.synced")
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert [one for one in Check().spool(layout) if one.severity is not Severity.NOTE] == []
+    steps = plan(layout)
+    assert {(one.mode, one.action, one.path) for one in steps} <= {(Mode.STRICT, Action.SEAL, path)}
+    with booted(KILLED_IN):
+        apply(layout, Mode.STRICT)
+    assert path.read_bytes() == whole
+    assert plan(layout) == []
 
 
 def test_what_is_lost_is_known_afterwards(good: Good, home: Path) -> None:

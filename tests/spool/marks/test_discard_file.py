@@ -220,6 +220,32 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"root:x")
 
 
+def test_a_head_that_a_power_loss_left_as_zeros(tmp_path: Path) -> None:
+    """Whole records behind it are kept, and others are appended; so is it where all is zeros."""
+    path = tmp_path / "discards"
+    DiscardFile(path, 1 << 20).append(records_of([message(1)]))
+    path.write_bytes(bytes(len(HEAD)) + path.read_bytes()[len(HEAD) :])
+    assert list(read_discard_file(path)) == [message(1)]
+    DiscardFile(path, 1 << 20).append(records_of([message(2)]))
+    assert list(read_discard_file(path)) == [message(1), message(2)]
+    assert path.read_bytes().startswith(HEAD)
+    path.write_bytes(bytes(100_000))
+    assert list(read_discard_file(path)) == []
+    DiscardFile(path, 1 << 20).append(records_of([message(3)]))
+    assert list(read_discard_file(path)) == [message(3)]
+
+
+def test_another_file_that_begins_with_zeros(tmp_path: Path) -> None:
+    """It is neither read nor overwritten."""
+    path = tmp_path / "disk.img"
+    path.write_bytes(bytes(100_000) + b"something")
+    with pytest.raises(BadSpool):
+        DiscardFile(path, 1 << 20).append(records_of([message(1)]))
+    with pytest.raises(BadSpool):
+        list(read_discard_file(path))
+    assert path.read_bytes() == bytes(100_000) + b"something"
+
+
 def test_writers_take_turns(tmp_path: Path) -> None:
     """Two processes with one file: each record of both is whole, through each change of generation."""
     path, rounds, each = tmp_path / "discards", 40, 5
