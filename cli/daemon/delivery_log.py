@@ -84,13 +84,13 @@ class DeliveryLog:
         """By broker, since when it has been."""
         self._told: set[int] = set()
         """Those that a line was about."""
-        self._begun = False
+        self.begun = False
         """Whether Kafka has acknowledged anything."""
 
     def note(self, progress: Progress) -> None:
         """Log what has changed."""
-        if progress.counts[0] and not self._begun:
-            self._begun = True
+        if progress.counts[0] and not self.begun:
+            self.begun = True
             log.info("delivery has started: Kafka acknowledges what it gets")
         self._note_trouble(progress)
         self._note_delivered(progress)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cli.config.config import Config
 from cli.daemon.delivery import Delivery, Orders, Progress, ReadCommittedEnd, Report
 from cli.daemon.delivery_log import DeliveryLog, room_left
+from cli.daemon.footprint import let_go
 from cli.status.snapshot import ROLES
 from dispatch.errors import DispatchError
 from dispatch.options import SPARK
@@ -191,7 +192,11 @@ class DeliveryPage:
         if progress.unread != self._unread:
             self._unread = progress.unread
             self._shared.write_text(Field.UNREAD, progress.unread)
+        begun = self._log.begun
         self._log.note(progress)
+        if self._log.begun and not begun:
+            # Of librdkafka and OpenSSL, half was to begin with.
+            let_go()
         words = self._shared.words
         words[Field.LOW_WATERMARK] = progress.low_watermark
         words[[Field.DELIVERED, Field.DISCARDED]] += progress.counts

@@ -25,11 +25,13 @@ def map_what_is_large() -> None:
 
 
 def let_go() -> None:
-    """Unmap the pages of libraries that are as in their files: LLVM has 65 MB, which are not needed again.
+    """Give back what is free of the heap, and unmap the pages of libraries that are as in their files.
 
-    The kernel maps a page again when it is used: so each process that is forked has those that it uses.
+    LLVM has 65 MB of these, which are not needed again. The kernel maps a page again when it is used: so each
+    process that is forked has those that it uses.
     """
     libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
     found = re.finditer(_MAPPING, Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL)
     for first, end, name, anonymous, swapped in (mapping.groups() for mapping in found):
         if _LIBRARY in name and anonymous == swapped == "0":

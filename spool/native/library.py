@@ -1,7 +1,7 @@
 """The library: the machine code of all loops that Python calls, in one file that needs no compiler to load.
 
 `bruce compile` writes it (spool.native.linking), and every process reads it at its first loop. Numba with the
-same loops takes half a second of a processor and 34 MB of memory, the library 0.1 s and 10 MB.
+same loops takes half a second of a processor and 34 MB of memory, the library 0.1 s and 7 MB.
 
     magic     8 bytes
     digest    32 bytes, the sha256 of the rest
@@ -133,7 +133,6 @@ def _link(code: bytes, symbols: Sequence[str]) -> Any:
     from llvmlite import binding  # noqa: PLC0415  (LLVM)
 
     binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
     linker = binding.create_lljit_compiler()
     builder = binding.JITLibraryBuilder().add_object_img(code).add_current_process()
     for symbol in symbols:
