@@ -48,7 +48,7 @@ def send(
         bool, typer.Option("--null-value", help="In place of a VALUE: null, which deletes the key.")
     ] = False,
     partition: Annotated[
-        int | None, typer.Option(help="The partition that it goes to, whatever its key.")
+        int | None, typer.Option(min=0, help="The partition that it goes to, whatever its key.")
     ] = None,
     partition_key: Annotated[
         int | None, typer.Option(help="Messages with the same number stay in order, in one partition.")

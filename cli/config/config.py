@@ -22,6 +22,7 @@ from typing import Any
 
 from cli.config.kinds import Property
 from cli.config.settings import (
+    ONE_PLACE,
     TOPIC_KEYS,
     IngestOptions,
     LogOptions,
@@ -252,7 +253,7 @@ def _read_inputs(settings: Settings, mode: int, group: str | None) -> tuple[Inpu
 def _input(number: str, table: dict[str, Any], where: str, mode: int, group: str | None) -> Input:
     kinds = [kind for kind in (DATAGRAM, STREAM, TCP, KAFKA) if kind in table]
     if len(kinds) != 1:
-        raise ConfigError(where, f"[[input]] no. {number}: expected one of datagram, stream, tcp and kafka")
+        raise ConfigError(where, f"[[input]] no. {number}: {ONE_PLACE}")
     (kind,) = kinds
     by_port, others = kind in (TCP, KAFKA), {key: value for key, value in table.items() if key != kind}
     if by_port and not others.keys().isdisjoint(("mode", "group")):

@@ -102,6 +102,7 @@ TABLES: dict[str, dict[str, Kind]] = {
         "format": Choice(FORMATS),
     },
 }
+ONE_PLACE = "expected one of datagram, stream, tcp and kafka"
 INPUT_KEYS: dict[str, Kind] = {
     "datagram": AbsolutePath(most_bytes=107),
     "stream": AbsolutePath(most_bytes=107),
@@ -299,6 +300,10 @@ def _read_inputs(inputs: object, where: str) -> Iterator[tuple[tuple[str, ...], 
     if not isinstance(inputs, list) or not all(isinstance(table, dict) for table in inputs):
         raise ConfigError(where, "each input is a table of its own: write [[input]], in two brackets")
     for number, table in enumerate(inputs, 1):
+        if not table:
+            raise ConfigError(
+                where, f"[[input]] no. {number}: expected one of datagram, stream, tcp and kafka"
+            )
         yield from _read_table(("input", str(number)), INPUT_KEYS, table, where)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from cli.inspect.records import parse_span
 from cli.terminal.errors import BadArgument
 from spool.errors import SpoolBusy
+from spool.format.topic_table import legal
 from spool.index.segment_list import SegmentList
 from spool.layout import Layout
 from spool.marks.marks import Marks
@@ -65,6 +66,8 @@ class Order:
         """The messages that are meant, "-2h" being reckoned from now. Raises BadArgument."""
         _check("--partition-key", self.partition_keys, _PARTITION_KEYS)
         _check("--uid", self.uids, _UIDS)
+        if self.to_topic is not None and not legal(self.to_topic.encode(errors="surrogateescape")):
+            raise BadArgument(f"--to-topic {self.to_topic!r}: no topic of Kafka can be called that")
         span = parse_span(self.since, self.until, self.topics, now_ns=time.time_ns())
         return Wanted(
             span.first,

@@ -201,7 +201,10 @@ def export(
 def _write_report(report: Path, paths: list[Path], *, whole: bool) -> None:
     with file_errors():
         document = {"version": VERSION, "whole": whole, **provenance(paths)}
+    try:
         report.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadArgument(f"{report} cannot be written: {error.strerror or error}") from None
 
 
 def _export(

@@ -139,6 +139,7 @@ def test_nobody_listens(path: Path) -> None:
             b"",
             "a timestamp is a number of 64 bits, a partition or a partition key one of 32",
         ),
+        (["v", "--partition", "-1"], b"", "brucectl send: Invalid value for '--partition'"),
         (["--lines"], b"x" * 65536, "the message takes 65565 bytes; a datagram has 65536"),
     ],
 )

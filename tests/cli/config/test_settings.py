@@ -219,6 +219,7 @@ def test_each_wrong_thing_has_its_line(tmp_path: Path, text: str, line: str) -> 
     ("text", "line"),
     [
         ("[input]\ntcp = 1", "each input is a table of its own: write [[input]], in two brackets"),
+        ("[[input]]", "[[input]] no. 1: expected one of datagram, stream, tcp and kafka"),
         ("[[input]]\nmode = '0600'", "[[input]] no. 1: expected one of datagram, stream, tcp and kafka"),
         ("[[input]]\ntcp = 1\nmode = '0600'", "[[input]] no. 1: a TCP port has neither mode nor group"),
         (

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from cli.replay.state import Order
+from cli.terminal.errors import BadArgument
 from dispatch.embedded import EmbeddedKafka
 from spool.format.wire import encode
 from spool.index.identity import read_identity
@@ -223,3 +224,11 @@ def test_state_that_is_damaged(stored: RunningBruce) -> None:
 def _servers(config: Path) -> str:
     lines = config.read_text().splitlines()
     return next(json.loads(line.split(" = ")[1]) for line in lines if "bootstrap.servers" in line)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a b", "t" * 250])
+def test_a_topic_that_no_kafka_has(name: str) -> None:
+    """It is refused before a message is counted."""
+    with pytest.raises(BadArgument, match="no topic of Kafka can be called that"):
+        Order("0", to_topic=name).wanted()
+    assert Order("0", to_topic="again").wanted()

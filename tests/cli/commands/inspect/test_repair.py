@@ -240,3 +240,14 @@ def test_an_export_says_where_it_comes_from(good: Good, home: Path) -> None:
     found = json.loads(report.read_text())
     assert (done.returncode, found["version"], found["whole"]) == (1, 1, False)
     assert sorted(found["sha256"]) == [str(layout.segments / name) for name in sorted(good.names)]
+
+
+@pytest.mark.parametrize(
+    ("report", "why"), [("/dev/full", "No space left on device"), ("/nope/x", "No such file or directory")]
+)
+def test_a_report_that_cannot_be_written(good: Good, home: Path, report: str, why: str) -> None:
+    """The sentence names it, and not standard output, which has everything."""
+    layout = good.copy(home)
+    done = run("inspect", "export", "--spool", layout.directory, "--report", report)
+    assert (done.returncode, done.stderr) == (2, f"{report} cannot be written: {why}\n")
+    assert done.stdout
