@@ -188,13 +188,14 @@ def check_loops(places: Sequence[Path], *, made: bool) -> Finding:
     """Whether compiled loops are kept. `places`: where they may be; `made`: this release's are there."""
     name = "compiled loops"
     if made:
-        return Finding(name, Level.OK, "those of this release are on disk")
+        return Finding(name, Level.OK, "the compiled loops of this release are on disk")
     if any(map(library.can_be_written, places)):
-        return Finding(name, Level.OK, "`bruce compile` makes them, or the first start, in half a minute")
+        sentence = "`bruce compile`, or the first start, makes the compiled loops in half a minute"
+        return Finding(name, Level.OK, sentence)
     return Finding(
         name,
         Level.ADVICE,
-        f"none; {' and '.join(map(str, places))} cannot be written: every start compiles, for 30 s",
+        f"each start compiles, for 30 s: {' and '.join(map(str, places))} cannot be written",
         "run `bruce compile` as one who may write there, or set NUMBA_CACHE_DIR to a folder of bruce's user",
     )
 

@@ -27,6 +27,12 @@ class Functions:
         return _call("OCTET_LENGTH", column)
 
     @staticmethod
+    def percentile_approx(column: Column | str, percentage: float, _accuracy: int) -> Column:
+        """DuckDB's has an accuracy of its own."""
+        found: Column = functions.percentile_approx(column, percentage)
+        return found
+
+    @staticmethod
     def xxhash64(*columns: Column | str) -> Column:
         """Another hash, of 63 bits: hashes of one engine are compared with each other."""
         unsigned = _call("HASH", *columns)

@@ -24,10 +24,10 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> SpoolFixture:
     return made
 
 
-def test_json(spool: SpoolFixture) -> None:
-    """The figures, and what was discarded at intake, by reason."""
+def test_json(spool: SpoolFixture, caplog: pytest.LogCaptureFixture) -> None:
+    """The figures, and what was discarded at intake, by reason; and nothing that a library says."""
     code, out, err = run("stats", str(spool.options.directory), "--json")
-    assert (code, err) == (0, "")
+    assert (code, err, caplog.messages) == (0, "", [])
     found = json.loads(out)
     assert (found["version"], found["total"]["messages"]) == (1, 4)
     assert [(row["topic"], row["messages"]) for row in found["discards"]] == [("", 5)]
