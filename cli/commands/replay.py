@@ -111,9 +111,9 @@ def replay(
     version 1: dry_run, topics (topic, messages, first, last: times in UTC), messages, sent, refused (by
     reason), left, seconds, reachable, kept_from (the first sequence number that is kept), begun (when this
     replay began, if it is not finished, or null), trouble (why nothing could be sent, or null), interrupted,
-    gone, resume_from (with --discards, the --from of what is left, or null). Exits with 1 when Kafka refused
-    some for good, some are left, or gone; with 3 when no broker was reachable; with 130 after Control-C, once
-    what is in flight has its answer.
+    gone, unreadable, resume_from (with --discards, the --from of what is left, or null). Exits with 1 when
+    Kafka refused some for good, some are left, or gone; with 3 when no broker was reachable; with 130 after
+    Control-C, once what is in flight has its answer.
     """
     from cli.config.config import config_for
     from cli.replay.state import Order
@@ -201,7 +201,7 @@ def _document(result: Replayed, *, dry_run: bool) -> dict[str, object]:
 
 def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
     from cli.terminal.output import as_utc, complain, show_rows, topic_rows
-    from spool.words import agreeing, counted, reason_in_words, utc
+    from spool.words import agreeing, counted, reason_in_words
 
     first = order.wanted().first
     if 0 < first < result.kept_from:
@@ -214,11 +214,7 @@ def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
     if result.gone:
         complain(f"bruce removed {result.gone:,} of {all_of_them}, unsent, to make room")
     if dry_run:
-        where = f"to topic {order.to_topic}" if order.to_topic else "to the topics they were sent to at first"
-        goes_on = ""
-        if result.begun_ms is not None:
-            goes_on = f", begun at {utc(result.begun_ms * 1_000_000)} and not finished"
-        complain(f"nothing was sent; --yes sends {counted(result.left, 'message')} {where}{goes_on}")
+        _say_count(result, order)
     elif result.left:
         why = f"; {result.trouble}" if result.trouble else ""
         goes_on = "the same command goes on"
@@ -227,3 +223,16 @@ def _show(result: Replayed, order: Order, *, dry_run: bool) -> None:
         complain(f"{result.left:,} of {all_of_them} left{why}: {goes_on}")
     else:
         complain(f"{counted(result.sent, 'message')} sent in {result.seconds:.1f} s")
+
+
+def _say_count(result: Replayed, order: Order) -> None:
+    from cli.terminal.output import complain
+    from spool.words import counted, utc
+
+    if result.unreadable:
+        complain(f"{counted(result.unreadable, 'message')} on the way cannot be read: see `inspect verify`")
+    where = f"to topic {order.to_topic}" if order.to_topic else "to the topics they were sent to at first"
+    goes_on = ""
+    if result.begun_ms is not None:
+        goes_on = f", begun at {utc(result.begun_ms * 1_000_000)} and not finished"
+    complain(f"nothing was sent; --yes sends {counted(result.left, 'message')} {where}{goes_on}")

@@ -70,6 +70,8 @@ class Replayed:
     """By Ctrl-C."""
     gone: int = 0
     """Messages that were removed to make room, while they were being replayed."""
+    unreadable: int = 0
+    """Messages on the way that cannot be read, and may be meant or not."""
     resume_from: int | None = None
     """Of a discard file, when the first that is left was discarded, ns since the epoch: no replay of it is
     kept in mind."""
@@ -82,6 +84,8 @@ class Count:
         """`show` is called with the progress of reading. Raises SegmentsGone, OSError."""
         self.sought = Sought()
         self._found: dict[str, TopicCount] = {}
+        self.unreadable = 0
+        """Messages on the way that are damaged, or that the disk does not give: any may be meant."""
         topics = Topics()
         reader = Selection(SegmentList(layout), topics, wanted)
         while batch := reader.next():
@@ -91,8 +95,15 @@ class Count:
             for topic, at in by_topic(batch.topic[rows]):
                 self._add(topics.names[topic].decode("utf-8", "backslashreplace"), times[at])
             show(*reader.progress)
+            self._note_unreadable(reader, wanted)
+        self._note_unreadable(reader, wanted)
         reader.close()
         self.kept_from, self.end = reader.kept_from, reader.sequence
+
+    def _note_unreadable(self, reader: Selection, span: Span) -> None:
+        ranges = [(one.first, one.end) for one in reader.take_damage()]
+        ranges += [(one.first, one.end) for one in reader.take_unread()]
+        self.unreadable += sum(max(0, min(end, span.end) - max(first, span.first)) for first, end in ranges)
 
     def _add(self, topic: str, times: np.ndarray) -> None:
         before = self._found.get(topic) or TopicCount(topic, 0, int(times[0]), int(times[0]))
@@ -278,6 +289,7 @@ def _result(
         begun_ms=begun.since_ms if begun else None,
         trouble=connection.trouble or None if connection else None,
         gone=gone,
+        unreadable=count.unreadable,
     )
 
 

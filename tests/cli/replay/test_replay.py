@@ -81,6 +81,22 @@ def test_a_range_of_one_topic(delivered: RunningBruce, kafka: EmbeddedKafka) -> 
     assert (after.received, after.delivered, after.backlog) == (before.received, before.delivered, 0)
 
 
+def test_messages_that_cannot_be_read(delivered: RunningBruce) -> None:
+    """A count says how many are on the way: all of a damaged frame that are in the range asked for."""
+    assert counted(delivered)["unreadable"] == 0
+    first = min(delivered.spool.glob("segments/*.se*"))
+    with first.open("r+b") as file:
+        file.seek(4096 + 200)
+        file.write(os.urandom(16))
+    report = counted(delivered)
+    assert report["messages"] + report["unreadable"] == MESSAGES
+    assert report["unreadable"] > 1
+    parts = [counted(delivered, side, 6)["unreadable"] for side in ("--to", "--from")]
+    assert sum(parts) == report["unreadable"]
+    done = run("replay", "--state", states(delivered), environ=delivered.environ)
+    assert f"{report['unreadable']} messages on the way cannot be read" in done.stderr
+
+
 def test_to_another_topic(delivered: RunningBruce, kafka: EmbeddedKafka) -> None:
     """`--to-topic` sends everything there, by that topic's partitioner."""
     kafka.topic("again", PARTITIONS)
