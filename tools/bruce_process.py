@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cli.daemon.compiling import load_loops
+from cli.daemon.compiling import compile_all
 from cli.status.snapshot import ROLES
 from spool.index.identity import read_identity
 from spool.layout import Layout
@@ -77,7 +77,7 @@ class Bruce:
             **(environ or {}),
         }
         # Else the daemon would begin without compiled loops, and a figure would be one of plain Python.
-        load_loops()
+        compile_all()
         self.configure(servers)
 
     @property

@@ -30,10 +30,11 @@ from router import limits
 from router.outcomes import trace
 from spool.format import topic_table
 from spool.format.wire import encode
+from spool.fsck import frame_recovery
 from spool.log import group_commit, intake_totals
 from spool.native import kernel, library
 from spool.native.kernel import INTERPRETED, compile_at_once, interpret_meanwhile, load_all
-from spool.read import backlog
+from spool.read import backlog, patterns
 
 _MODULES = (
     burst,
@@ -48,6 +49,8 @@ _MODULES = (
     topic_table,
     limits,
     trace,
+    patterns,
+    frame_recovery,
 )
 PARTS = len(_MODULES)
 _DELIVERY = ("cli.daemon.delivery_worker", "cli.daemon.kafka_input")
@@ -110,6 +113,8 @@ def compile_all() -> None:
     The loops of the intake are called one by one. Those that deliver are compiled by a daemon of their own,
     with a Kafka in memory, that delivers a few messages.
     """
+    if INTERPRETED:
+        raise NotCompiled("NUMBA_DISABLE_JIT is set, with which nothing is compiled")
     started, parts = time.monotonic(), PARTS + 1
     if library.find():
         _say(parts, parts, started)
@@ -125,7 +130,10 @@ def compile_all() -> None:
         import_module(module)
     from spool.native import linking  # noqa: PLC0415  (Numba)
 
-    linking.write(one for one in kernel.kernels if one.ahead)
+    try:
+        linking.write(one for one in kernel.kernels if one.ahead)
+    except ValueError as error:
+        raise NotCompiled(f"{error}: its cache cannot be written; set NUMBA_CACHE_DIR") from error
     _say(parts, parts, started)
 
 
@@ -243,6 +251,7 @@ class Compiler:
             log.error("nothing was compiled; workers go on as they are, and the next start tries again")
             return False
         compile_at_once()
+        kernel.look_again()
         load_loops()
         log.info("compiled; new workers run at full speed")
         return True

@@ -77,6 +77,7 @@ from spool.log.keeper import Keeper
 from spool.log.quotas import publish_open
 from spool.log.recovery import go_behind_written, open_spool
 from spool.log.writer import Writer
+from spool.native.kernel import interpret_meanwhile
 from spool.read.overview import SpoolTotals, take_totals
 from spool.shared.ledger import Ledger
 from spool.shared.runtime import directory_word, own_runtime, shared_state_path
@@ -116,6 +117,7 @@ class Daemon:
         A signal to stop raises KeyboardInterrupt, as Python has it, up to the moment when there is a socket.
         """
         map_what_is_large()
+        self._beside = beside and self._leave_compiling()
         self._manager = ServiceManager()
         self._embedded: EmbeddedKafka | None = None
         if config.dispatch.kafka.get("bootstrap.servers") == EMBEDDED:
@@ -156,7 +158,7 @@ class Daemon:
         self._kafka_bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._begin_connections()
         self._compiler: Compiler | None = None
-        self._beside = self._leave_compiling(allowed=beside)
+        self._load_loops()
 
     def _forget_what_was(self) -> None:
         """Believe nothing of what earlier workers wrote to the shared state that may be otherwise now.
@@ -185,15 +187,22 @@ class Daemon:
             )
 
     @staticmethod
-    def _leave_compiling(*, allowed: bool) -> bool:
-        """Load the compiled loops, or compile them; True, with nothing done, if a process beside us shall."""
-        compiled = is_compiled()
-        if allowed and compiled is False:
-            return True
-        if compiled is None:
+    def _leave_compiling() -> bool:
+        """Whether a process beside us shall compile; then loops are plain Python from now on.
+
+        A compiler that this process loads would stay with all of its workers.
+        """
+        if is_compiled() is not False:
+            return False
+        interpret_meanwhile()
+        return True
+
+    def _load_loops(self) -> None:
+        if self._beside:
+            return
+        if is_compiled() is None:
             log.info("compiling for this host, half a minute at each start: see `brucectl doctor`")
         load_loops()
-        return False
 
     def _held_doors(self, *, wait: bool) -> list[Door]:
         folder = folder_of(self.config.ingest.datagram_socket)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import re
+from contextlib import suppress
 from pathlib import Path
 
 MAPPED_BYTES = 256 << 10
 """An allocation of this size has pages of its own, which take memory from first use until it is freed."""
 _M_MMAP_THRESHOLD = -3
 _MADV_DONTNEED = 4
-_MAPPING = r"^([0-9a-f]+)-([0-9a-f]+) ([^\n]*)$.*?^Anonymous: +(\d+) kB$.*?^Swap: +(\d+) kB$"
+_MAPPING = rb"^([0-9a-f]+)-([0-9a-f]+) (\S+) ([^\n]*)$.*?^Anonymous: +(\d+) kB$.*?^Swap: +(\d+) kB$"
 """A mapping in smaps (proc_pid_smaps(5))."""
-_LIBRARY = ".so"
+_LIBRARY, _WRITABLE = b".so", b"w"
 
 
 def map_what_is_large() -> None:
@@ -32,8 +33,10 @@ def let_go() -> None:
     """
     libc = ctypes.CDLL(None)
     libc.malloc_trim(0)
-    found = re.finditer(_MAPPING, Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL)
-    for first, end, name, anonymous, swapped in (mapping.groups() for mapping in found):
-        if _LIBRARY in name and anonymous == swapped == "0":
-            at, length = int(first, 16), int(end, 16) - int(first, 16)
-            libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(length), _MADV_DONTNEED)
+    with suppress(OSError):
+        found = re.findall(_MAPPING, Path("/proc/self/smaps").read_bytes(), re.MULTILINE | re.DOTALL)
+        for first, end, rights, name, anonymous, swapped in found:
+            # Another thread would lose what it writes meanwhile.
+            if _LIBRARY in name and _WRITABLE not in rights and anonymous == swapped == b"0":
+                at, length = int(first, 16), int(end, 16) - int(first, 16)
+                libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(length), _MADV_DONTNEED)

@@ -71,7 +71,7 @@ def local_catalog(directory: str) -> Catalog:
             f"{shown(directory)} is no directory of this host: give --catalog NAME, as pyiceberg has it"
         )
     root = Path(local_path(directory)).absolute()
-    if (root / COMMITS).exists():
+    if (root / COMMITS).exists() and not (root / CATALOG).exists():
         raise JobFailed(
             f"{shown(directory)} holds an archive of plain Parquet files: go on without --table iceberg, or "
             "give another folder"

@@ -110,6 +110,9 @@ def _open_iceberg(directory: str) -> dataset.Dataset:
         raise JobFailed(f"{directory} holds no archive")
     try:
         with explained(directory):
-            return parquet_of([local_path(file) for file in reader.files()], folders=None)
+            files = [local_path(file) for file in reader.files()]
+        if not files:
+            raise JobFailed(f"{directory} holds no archive: nothing was committed to its table yet")
+        return parquet_of(files, folders=None)
     finally:
         reader.close()

@@ -286,4 +286,4 @@ def compile_kernels() -> None:
     data, numbers, words = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int64)
     rows = np.zeros(0, np.bool_)
     of_topics(numbers, words, rows)
-    with_key(data, words, numbers, data, rows)
+    with_key(data, words, numbers, np.frombuffer(b"k", np.uint8), rows)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spool.format.damage import AT, BEHIND, HOLE, Holes, walk_over
+from spool.format.damage import AT, BEHIND, HOLE, Holes, malformed, walk_over
 from spool.format.frame import (
     BAD,
     CUT,
@@ -355,6 +355,7 @@ def compile_kernels() -> None:
     table, holes = np.zeros((1, ROW), np.int64), np.zeros((1, HOLE), np.int64)
     walk_over(Address(0), 0, 0, nothing, table, holes, 0, False, 0, NO_LINKS)
     find(Address(0), 0, 0, 0, nothing, 0)
+    malformed(Address(0), table[:0])
 
 
 def skip_damage(scan: Scan) -> int | None:

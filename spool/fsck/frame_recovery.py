@@ -272,3 +272,8 @@ class Earlier:
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
         self._rows[self._count] = self._run, first, last, offset, frames
         self._count += 1
+
+
+def compile_kernels() -> None:
+    """Compile the search for frames of any spool."""
+    _find(Address(0), 0, 0, 0, np.zeros(0, np.int64), np.zeros(TAIL_FIELDS, np.int64))

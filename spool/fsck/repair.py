@@ -26,7 +26,7 @@ from spool.errors import BadSpool, NoSpool, ReadFailed, SpoolBusy, UnknownVersio
 from spool.format.contents import Contents
 from spool.format.damage import HOLE_MARK_BYTES, Ranges, encode_hole, ranges
 from spool.format.frame import BURST, FRAME_COUNT, POSITION, SEQUENCE, STORED, tail_at_start
-from spool.format.packed import open_plain
+from spool.format.packed import is_packed, open_plain
 from spool.format.scan import Scan, read_header
 from spool.format.segment import bound_spares, following, seal
 from spool.format.segment_format import Record, decode_header, keys_of
@@ -407,9 +407,14 @@ def _mode(path: Path, state: State, behind: Record | None) -> Mode | None:
         return Mode.TRUNCATE_TAIL
     if behind is None or state.sealed:
         return None
-    # As a kill leaves it that comes before its footer was written.
-    is_whole = behind["stored"] == state.tail[STORED] and not _torn(path, state)
+    # As a kill leaves it that comes before its footer was written. One that was packed had one.
+    is_whole = behind["stored"] == state.tail[STORED] and not _was_sealed(path) and not _torn(path, state)
     return Mode.STRICT if is_whole else Mode.TRUNCATE_TAIL
+
+
+def _was_sealed(path: Path) -> bool:
+    with opened(path) as file:
+        return is_packed(file.fileno(), path)
 
 
 def _is_to_fill(hole: Hole) -> bool:

@@ -15,7 +15,6 @@ not be cached on disk, since the address changes with each start.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -39,7 +38,7 @@ kernels: list[Kernel] = []
 """All kernels that were imported."""
 _making = threading.Lock()
 _patience_ns = 0
-_meanwhile = False
+_meanwhile = _is_loaded = False
 
 
 class Kernel:
@@ -74,8 +73,14 @@ class Kernel:
         """Its code in the library; empty: Numba has it, or compiles it."""
         from spool.native.library import load  # noqa: PLC0415  (NumPy)
 
+        global _is_loaded  # noqa: PLW0603  (all loops of a process share it)
         self._loops = load().get(f"{self.__module__}.{self.__name__}", [])
+        _is_loaded = True
         return self._loops
+
+    def forget(self) -> None:
+        """Look for its code in the library again: that was written meanwhile."""
+        self._loops = None
 
     @property
     def compiled(self) -> Any:
@@ -155,6 +160,15 @@ def load_all() -> bool:
     return not (INTERPRETED or interprets()) and bool(load())
 
 
+def look_again() -> None:
+    """Take compiled code from the library, which was written since this process looked for it."""
+    from spool.native.library import forget  # noqa: PLC0415  (NumPy)
+
+    forget()
+    for one in kernels:
+        one.forget()
+
+
 def interpret_at_first() -> None:
     """From now on loops are plain Python, until this process has spent PATIENCE_S in them.
 
@@ -172,7 +186,7 @@ def interpret_meanwhile() -> None:
 
 def interprets() -> bool:
     """Whether loops run as plain Python at present: code that can do without them is faster."""
-    return _meanwhile or (_patience_ns > 0 and "llvmlite" not in sys.modules)
+    return _meanwhile or (_patience_ns > 0 and not _is_loaded)
 
 
 def compile_at_once() -> None:

@@ -1,4 +1,4 @@
-"""The library: the machine code of all loops that Python calls, in one file that needs no compiler to load.
+"""The library: the machine code of the daemon's loops, in one file that needs no compiler to load.
 
 `bruce compile` writes it (spool.native.linking), and every process reads it at its first loop. Numba with the
 same loops takes half a second of a processor and 34 MB of memory, the library 0.1 s and 7 MB.
@@ -23,13 +23,13 @@ import hashlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from ctypes import CFUNCTYPE, c_int64, c_void_p
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
-
-import numpy as np
 
 from spool.native.loop import Loop
 
@@ -37,6 +37,7 @@ MAGIC = b"bruceL01"
 ROOT = Path(__file__).parents[2]
 """Of the source files."""
 _DIGEST_BYTES, _LENGTH_BYTES = 32, 8
+_loading = threading.Lock()
 
 
 def places() -> list[Path]:
@@ -44,13 +45,13 @@ def places() -> list[Path]:
     name = f"loops.{sys.implementation.cache_tag}.bin"
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return [Path(given) / name]
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return [Path(__file__).with_name("__pycache__") / name, Path(home).expanduser() / "bruce" / name]
+    home = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return [Path(__file__).with_name("__pycache__") / name, Path(home, "bruce", name)]
 
 
 def can_be_written(place: Path) -> bool:
     """Whether a library can be put there; its folder, and the one around it, may be missing."""
-    folder = next((one for one in place.parents[:3] if one.is_dir()), None)
+    folder = next((one for one in place.parents[:3] if os.path.isdir(one)), None)
     return folder is not None and os.access(folder, os.W_OK)
 
 
@@ -58,9 +59,11 @@ def made_for() -> dict[str, str]:
     """The processor and the releases that code made by this process is for."""
     from llvmlite import binding  # noqa: PLC0415  (LLVM)
 
+    numba = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_CPU_")}
     return {
+        **numba,
+        **{name: version(name) for name in ("numba", "llvmlite", "numpy")},
         "python": sys.version,
-        "numpy": np.__version__,
         "cpu": binding.get_host_cpu_name(),
         "features": binding.get_host_cpu_features().flatten(),
     }
@@ -110,9 +113,19 @@ def _is_current(header: Mapping[str, Any]) -> bool:
     return bool(digests(list(sources)) == sources and made_for() == header["for"])
 
 
-@cache
 def load() -> Mapping[str, list[Loop]]:
     """The loops of the library, by `module.name`; empty where there is none for this host and release."""
+    with _loading:
+        return _load()
+
+
+def forget() -> None:
+    """Look for the library again at the next `load`: it was written meanwhile."""
+    _load.cache_clear()
+
+
+@cache
+def _load() -> Mapping[str, list[Loop]]:
     found = find()
     if found is None:
         return {}

@@ -6,7 +6,7 @@ what only Numba calls: what is left needs the C library alone, and Python's wher
 
 from __future__ import annotations
 
-import os
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +20,19 @@ from numba.np.arrayobj import make_array, populate_array
 
 from spool.native import intrinsics, kernel, library, loop
 from spool.native.kernel import Kernel
-from spool.native.loop import ARRAY, DONE, FAILED, NUMBER, REAL, TRUTH, UNFIT, Shape
+from spool.native.loop import (
+    ARRAY,
+    DONE,
+    FAILED,
+    HOLDS,
+    NAMES,
+    NUMBER,
+    REAL,
+    RECORDS,
+    TRUTH,
+    UNFIT,
+    Shape,
+)
 
 _WORD, _INT, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _WORD_BYTES = 8
@@ -83,7 +95,10 @@ Its struct MemInfo is six words: references, destructor, its argument, data, byt
 
 
 def write(loops: Iterable[Kernel]) -> Path:
-    """Write the library of those loops that Numba has on disk; returns its place. Raises OSError."""
+    """Write the library of those loops that Numba has on disk; returns its place.
+
+    Raises OSError; ValueError when Numba has none.
+    """
     made = _Linked(loops)
     places = library.places()
     place = next(filter(library.can_be_written, places), places[-1])
@@ -93,7 +108,7 @@ def write(loops: Iterable[Kernel]) -> Path:
 
 
 def _replace(place: Path, data: bytes) -> None:
-    beside = place.with_name(f"{place.name}.{os.getpid()}")
+    beside = place.with_name(f"{place.name}.{uuid.uuid4().hex}")
     try:
         beside.write_bytes(data)
         beside.replace(place)
@@ -119,6 +134,8 @@ class _Linked:
                 linked.append(compiled.library._get_module_for_linking().clone())
                 symbols.setdefault(named, []).append((symbol, takes, gives))
                 sources |= intrinsics.made_of(Path(one.function.__code__.co_filename))
+        if codegen is None:
+            raise ValueError("Numba has kept no loops")
         self.code = _emit(linked, codegen, {one[0] for many in symbols.values() for one in many})
         self.header = {
             "for": library.made_for(),
@@ -135,7 +152,7 @@ def _kept(of: Kernel) -> Iterator[tuple[list[Shape], Shape, Any, Any]]:
             takes: list[Shape] = [_shape(one) for one in signature]
             dispatcher.compile(signature)
             compiled = dispatcher.overloads[signature]
-            yield takes, _shape(compiled.signature.return_type), compiled, dispatcher.targetctx
+            yield takes, _result(compiled.signature.return_type), compiled, dispatcher.targetctx
 
 
 class _NoWordsError(Exception):
@@ -143,19 +160,35 @@ class _NoWordsError(Exception):
 
 
 def _shape(of: Any) -> Shape:
-    """The words of a type. Raises _NoWordsError."""
-    if of == types.int64:
-        return NUMBER
-    if of == types.boolean:
-        return TRUTH
-    if of == types.float64:
-        return REAL
+    """The words of a type that a loop takes. Raises _NoWordsError."""
+    plain = {types.int64: NUMBER, types.boolean: TRUTH, types.float64: REAL}
+    if of in plain:
+        return plain[of]
     if isinstance(of, types.Array) and of.layout == "C":
-        return ARRAY
-    if of == types.none:
-        return []
+        if not isinstance(of.dtype, types.Record):
+            return ARRAY
+        found = numpy_support.as_dtype(of.dtype)
+        return {
+            RECORDS: {
+                "names": list(found.names),
+                "formats": [found[name].str for name in found.names],
+                "offsets": [found.fields[name][1] for name in found.names],
+                "itemsize": found.itemsize,
+            }
+        }
+    if isinstance(of, types.BaseNamedTuple):
+        return {NAMES: list(of.fields), HOLDS: [_shape(one) for one in of]}
     if isinstance(of, types.BaseTuple):
         return [_shape(one) for one in of]
+    raise _NoWordsError
+
+
+def _result(of: Any) -> Shape:
+    """The words of a type that a loop gives. Raises _NoWordsError."""
+    if of == types.none:
+        return []
+    if of in (types.int64, types.boolean) or (isinstance(of, types.UniTuple) and of.dtype == types.int64):
+        return _shape(of)
     raise _NoWordsError
 
 

@@ -370,3 +370,8 @@ class Regex:
         search = self._expression.search
         texts = ((batch.key(row) or b"", batch.value(row) or b"") for row in range(len(batch)))
         return np.array([bool(search(key) or search(value)) for key, value in texts], np.bool_)
+
+
+def compile_kernels() -> None:
+    """Compile the search, also for a text that is hashed."""
+    Plain(bytes(2 * _AUTOMATON_BYTES)).may_lie_in(np.zeros(1, np.uint8))

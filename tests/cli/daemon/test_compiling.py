@@ -48,6 +48,16 @@ def test_a_first_start_takes_and_delivers_messages_at_once(tmp_path: Path) -> No
         assert bruce.logged("ended by an error") == 0
 
 
+FOLLOW = """
+import sys
+import numpy as np
+from router.outcomes.trace import with_key
+data, key, rows = np.full(1, 107, np.uint8), np.frombuffer(b"k", np.uint8), np.ones(1, np.bool_)
+print(with_key(data, np.zeros(1, np.int64), np.ones(1, np.int32), key, rows), "numba" in sys.modules)
+"""
+"""As the delivery worker does for `brucectl trace --key`."""
+
+
 def has_numba(pid: int) -> bool:
     """Whether a process has loaded it."""
     return "/numba/" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
@@ -58,17 +68,30 @@ def loops(place: Path) -> set[tuple[str, int]]:
     return {(path.name, path.stat().st_mtime_ns) for path in place.glob("cache/*/*.nbc")}
 
 
-def test_no_place_for_compiled_loops() -> None:
+NOWHERE = "/proc/no/where/at/all"
+LIBRARY = f"{NOWHERE}/loops.{sys.implementation.cache_tag}.bin"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "NUMBA_CACHE_DIR",
+            NOWHERE,
+            f"there is no place for compiled loops, {LIBRARY} cannot be written: set NUMBA_CACHE_DIR",
+        ),
+        ("NUMBA_DISABLE_JIT", "1", "NUMBA_DISABLE_JIT is set, with which nothing is compiled"),
+    ],
+)
+def test_nothing_can_be_compiled(name: str, value: str, sentence: str) -> None:
     """`bruce compile` says so before it begins, code 4."""
     done = subprocess.run(
         [sys.executable, "-c", "from cli.app import bruce; bruce()", "compile"],
-        env={**os.environ, "NUMBA_CACHE_DIR": "/proc/no/where/at/all"},
+        env={**os.environ, name: value},
         capture_output=True,
         text=True,
         check=False,
     )
-    file = f"/proc/no/where/at/all/loops.{sys.implementation.cache_tag}.bin"
-    sentence = f"there is no place for compiled loops, {file} cannot be written: set NUMBA_CACHE_DIR"
     assert (done.returncode, done.stdout, done.stderr) == (4, "", f"{sentence}\n")
 
 
@@ -97,6 +120,9 @@ def test_compiled_ahead(tmp_path: Path) -> None:
             seen = bruce.await_status(lambda seen: (seen.delivered, seen.dead_lettered) == (sent, 1))
             assert not [worker for worker in seen.workers if has_numba(worker.pid)]
             assert bruce.stop() == 0
+        command = [sys.executable, "-c", FOLLOW]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        assert done.stdout == "1 False\n"
         assert bruce.logged("compiling for this host") == 0
         assert before
         assert loops(tmp_path) == before
@@ -115,6 +141,7 @@ def test_workers_with_compiled_loops_follow(tmp_path: Path) -> None:
         bruce.await_true(lambda: bruce.logged("gave way to a successor") >= 3)
         sent += bruce.send(messages())
         seen = bruce.await_status(lambda seen: seen.delivered == sent)
+        assert not [worker for worker in seen.workers if has_numba(worker.pid)]
         assert (seen.received, seen.backlog) == (sent, 0)
         assert bruce.stop() == 0
     assert before

@@ -29,6 +29,7 @@ from tests.gallery.test_gallery import judge
 from tests.gallery.trial import KILLED_IN, NEXT, booted, damaged, start, state_of
 from tests.spool import plain
 from tests.spool.reads import count_reads
+from tests.spool.stored import pack_file
 
 WORST = (kinds.flipped_value, kinds.swapped, kinds.marks_cut)
 
@@ -120,6 +121,20 @@ def test_a_kill_while_a_segment_is_sealed(good: Good, home: Path, point: str) ->
         apply(layout, Mode.STRICT)
     assert path.read_bytes() == whole
     assert plan(layout) == []
+
+
+@pytest.mark.parametrize("back", [10, 40, 100, 200])
+def test_a_packed_segment_is_not_sealed_again(good: Good, home: Path, back: int) -> None:
+    """A repair that loses nothing leaves it alone, wherever its footer is damaged."""
+    layout = good.copy(home)
+    path = layout.segments / good.names[SEALED]
+    pack_file(path)
+    flip(path, path.stat().st_size - back)
+    before = path.read_bytes()
+    assert Action.SEAL not in {one.action for one in plan(layout)}
+    with booted(KILLED_IN):
+        apply(layout, Mode.STRICT)
+    assert path.read_bytes() == before
 
 
 def test_what_is_lost_is_known_afterwards(good: Good, home: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -44,6 +46,27 @@ def test_a_byte_that_is_not_as_it_was_written(code: bytes, place: int, byte: int
     assert library.unpack(data[:at]) is None
 
 
+LATER = """
+from spool import tried
+from spool.native import kernel, linking
+print(tried.share(7, 2), tried.share._loops)
+linking.write([tried.share])
+kernel.look_again()
+print(tried.share(7, 2), len(tried.share._loops))
+"""
+
+
+def test_a_library_that_is_written_meanwhile(package: Path) -> None:
+    """A process that found none takes its code from it, once it looks again."""
+    file = file_of(package)
+    held = file.read_bytes()
+    file.unlink()
+    try:
+        assert run(package, LATER) == "3 []\n3 1\n"
+    finally:
+        file.write_bytes(held)
+
+
 def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Beside the source, or below the user's cache; only in NUMBA_CACHE_DIR where that is set."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
@@ -52,5 +75,9 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (beside.parent.name, home.parent) == ("__pycache__", tmp_path / "bruce")
     assert library.can_be_written(home)
     assert not library.can_be_written(Path("/proc/no/where/at/all") / home.name)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", mock.Mock(side_effect=KeyError))
+    assert not library.can_be_written(library.places()[1])
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "given"))
     assert library.places() == [tmp_path / "given" / home.name]

@@ -22,6 +22,8 @@ from tests.spool.native.tried import run
         "tried.is_odd(3.0)",
         "tried.is_odd(True)",
         "tried.both(*given[:-1], [0, 9])",
+        "assert tried.first(np.array([(4, 5)], [('b', np.int64), ('a', np.int32)])) == 5",
+        "assert tried.differ(tried.Reversed(9, 2)) == 7",
     ],
     ids=[
         "strides",
@@ -34,6 +36,8 @@ from tests.spool.native.tried import run
         "a real",
         "a truth",
         "a list",
+        "other records",
+        "other names",
     ],
 )
 def test_what_does_not_fit_is_for_numba(package: Path, call: str) -> None:

@@ -39,6 +39,36 @@ def is_odd(number: int) -> bool:
 
 
 @kernel
+def first(rows):
+    return rows[0]["a"]
+
+
+class Sum(NamedTuple):
+    total: int
+    odd: bool
+
+
+class Difference(NamedTuple):
+    second: int
+    first: int
+
+
+class Reversed(NamedTuple):
+    first: int
+    second: int
+
+
+@kernel
+def differ(pair):
+    return pair.first - pair.second
+
+
+@kernel
+def add(one: int, other: int) -> Sum:
+    return Sum(one + other, (one + other) % 2 == 1)
+
+
+@kernel
 def mark(numbers):
     numbers[0] += 1
 
@@ -62,8 +92,12 @@ print(tried.is_odd(np.int32(3)), tried.is_odd(-2), tried.share(7, 2))
 one = np.zeros(3, np.int64)
 bound = __import__("spool.native.kernel").native.kernel.bind(tried.mark, one)
 print(tried.mark(one), bound(), bound(), one.tolist())
+print(tried.add(1, 2), tried.differ(tried.Difference(2, 9)), tried.first(np.array([(4, 5)], tried.ROW)))
 """
-SAID = "(6, 9, 31, 4) [3, 3] [(0, 5)] [[0, 0, 0], [7, 0, 0]]\nTrue False 3\nNone None None [3, 0, 0]\n"
+SAID = (
+    "(6, 9, 31, 4) [3, 3] [(0, 5)] [[0, 0, 0], [7, 0, 0]]\nTrue False 3\nNone None None [3, 0, 0]\n"
+    "Sum(total=3, odd=True) 7 4\n"
+)
 NUMBA = "print('numba' in sys.modules)\n"
 WRITE = """
 from spool.native import kernel, linking
