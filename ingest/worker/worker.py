@@ -273,6 +273,7 @@ class IngestWorker:
             time.sleep(_PAUSED_S)
         self._grow_if_full()
         self._count_faults()
+        self.writer.let_go()
         return bool(outcome != errno.EAGAIN)
 
     def _grow_if_full(self) -> None:
@@ -299,6 +300,7 @@ class IngestWorker:
         self._take_runs(streams, 0)
         if not self.handoff.finish_storing():
             self._catch_up()
+        self.writer.let_go()
         return True
 
     def _catch_up(self) -> None:

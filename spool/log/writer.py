@@ -8,6 +8,7 @@ trusted.
 from __future__ import annotations
 
 import logging
+import mmap
 import time
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from spool.storage.failpoint import reach
 log = logging.getLogger("bruce.spool")
 
 _TRIES = 5
+_MAPPED_BYTES = 1 << 20
 
 
 class Writer:
@@ -39,6 +41,8 @@ class Writer:
         self.layout, self.identity, self.shared = layout, identity, shared
         self.tail, self.number = empty_tail(), 0
         self._mapping: Mapping | None = None
+        self._gone = 0
+        """The offset up to which its pages were let go."""
         self._header: Record | None = None
         for attempt in range(_TRIES):
             try:
@@ -82,6 +86,13 @@ class Writer:
         """Whether a sync of the live segment has failed: new frames belong into the next one."""
         return self.number > 0 and bool(self.shared.words[Field.SUSPECT] == self.number)
 
+    def let_go(self) -> None:
+        """Take what is written out of this process's memory, whenever it is a MiB more; the file has it."""
+        written = int(self.tail[POSITION]) & -mmap.PAGESIZE
+        if self._mapping and written - self._gone >= _MAPPED_BYTES:
+            self._mapping.let_go(self._gone, written)
+            self._gone = written
+
     def switch(self) -> bool:
         """Go on in the next segment; False when the keeper has none ready."""
         number = self.number + 1
@@ -95,7 +106,7 @@ class Writer:
         reach("roll.bound")
         if self._mapping:
             self._mapping.close()
-        self._mapping, self.number = mapping, number
+        self._mapping, self.number, self._gone = mapping, number, 0
         self.publish()
         reach("roll.announced")
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,22 @@ def test_a_segment_named_meanwhile_is_found(spool: SpoolFixture, monkeypatch: py
 def spool_offsets(spool: SpoolFixture) -> list[int]:
     """The offsets of the frames of the last segment."""
     return [frame.offset for frame in spool.segments()[-1].frames]
+
+
+def mapped_kb(folder: Path) -> int:
+    """The memory that this process has of the files in a folder."""
+    smaps = Path("/proc/self/smaps").read_text(encoding="utf-8")
+    found = re.findall(rf"{re.escape(str(folder))}/.*?^Rss: +(\d+) kB", smaps, re.MULTILINE | re.DOTALL)
+    return sum(map(int, found))
+
+
+def test_what_is_written_is_let_go(tmp_path: Path) -> None:
+    """Of 8 MiB the process keeps less than 2 in its memory; the file has all, and is appended to."""
+    spool = SpoolFixture(tmp_path, segment_bytes=16 << 20, max_bytes=64 << 20)
+    datagrams = [encode(b"t", b"%d" % number + bytes(63 << 10)) for number in range(128)]
+    for datagram in datagrams:
+        spool.append([datagram])
+        spool.writer.let_go()
+        assert mapped_kb(spool.layout.segments) < 2 << 10
+    assert spool.writer.number == 1
+    assert [datagram for _, datagram in spool.records()] == datagrams
