@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -32,6 +33,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from spool.native.loop import Loop
+
+log = logging.getLogger("bruce")
 
 MAGIC = b"bruceL01"
 ROOT = Path(__file__).parents[2]
@@ -130,7 +133,11 @@ def _load() -> Mapping[str, list[Loop]]:
     if found is None:
         return {}
     header, code = found
-    linked = _link(code, [symbol for symbols in header["loops"].values() for symbol, *_ in symbols])
+    try:
+        linked = _link(code, [symbol for symbols in header["loops"].values() for symbol, *_ in symbols])
+    except RuntimeError as error:
+        log.warning("the compiled loops of this host cannot be linked, they are compiled again: %s", error)
+        return {}
     prototype = CFUNCTYPE(c_int64, c_void_p)
     return {
         name: [Loop(cast(Any, prototype(linked[symbol])), takes, gives) for symbol, takes, gives in symbols]

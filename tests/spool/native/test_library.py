@@ -14,7 +14,7 @@ from spool.native import library
 from tests.spool.native.tried import NUMBA, SAID, USE, file_of, run
 
 
-@pytest.mark.parametrize("what", ["a source", "the processor", "torn", "empty", "another file"])
+@pytest.mark.parametrize("what", ["a source", "the processor", "no code", "torn", "empty", "another file"])
 def test_a_library_that_does_not_count(package: Path, what: str) -> None:
     """It is passed over, and the loops give the same."""
     file, source = file_of(package), package / "spool" / "native" / "memory.py"
@@ -27,6 +27,8 @@ def test_a_library_that_does_not_count(package: Path, what: str) -> None:
             source.write_text(text + "# changed\n", encoding="utf-8")
         elif what == "the processor":
             file.write_bytes(library.pack({**header, "for": {**header["for"], "cpu": "i386"}}, code))
+        elif what == "no code":
+            file.write_bytes(library.pack(header, bytes(1000)))
         else:
             file.write_bytes({"torn": held[:-4096] + bytes(4096), "empty": b""}.get(what, b"\0" * 4096))
         assert run(package, USE + NUMBA) == f"{SAID}True\n"
