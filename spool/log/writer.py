@@ -8,7 +8,6 @@ trusted.
 from __future__ import annotations
 
 import logging
-import mmap
 import time
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
@@ -88,10 +87,9 @@ class Writer:
 
     def let_go(self) -> None:
         """Take what is written out of this process's memory, whenever it is a MiB more; the file has it."""
-        written = int(self.tail[POSITION]) & -mmap.PAGESIZE
+        written = int(self.tail[POSITION])
         if self._mapping and written - self._gone >= _MAPPED_BYTES:
-            self._mapping.let_go(self._gone, written)
-            self._gone = written
+            self._gone = self._mapping.let_go(self._gone, written)
 
     def switch(self) -> bool:
         """Go on in the next segment; False when the keeper has none ready."""

@@ -431,9 +431,14 @@ class Mapping:
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self.address = address_of(self.bytes)
 
-    def let_go(self, begin: int, end: int) -> None:
-        """Take pages out of this process's memory, from offset `begin` to `end`; the file has them."""
+    def let_go(self, begin: int, end: int) -> int:
+        """Take the whole pages from `begin`, where one begins, to `end` out of this process's memory.
+
+        The file has them. Returns the offset of the first that stays.
+        """
+        end &= -mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+        return end
 
     def close(self) -> None:
         """Unmap. Views of `bytes` that others keep stay valid, and keep the mapping alive."""
