@@ -85,7 +85,7 @@ class Count:
         self.sought = Sought()
         self._found: dict[str, TopicCount] = {}
         self.unreadable = 0
-        """Messages on the way that are damaged, or that the disk does not give: any may be meant."""
+        """Messages on the way that are damaged: any may be meant."""
         topics = Topics()
         reader = Selection(SegmentList(layout), topics, wanted)
         while batch := reader.next():
@@ -101,9 +101,8 @@ class Count:
         self.kept_from, self.end = reader.kept_from, reader.sequence
 
     def _note_unreadable(self, reader: Selection, span: Span) -> None:
-        ranges = [(one.first, one.end) for one in reader.take_damage()]
-        ranges += [(one.first, one.end) for one in reader.take_unread()]
-        self.unreadable += sum(max(0, min(end, span.end) - max(first, span.first)) for first, end in ranges)
+        for one in reader.take_damage():
+            self.unreadable += max(0, min(one.end, span.end) - max(one.first, span.first))
 
     def _add(self, topic: str, times: np.ndarray) -> None:
         before = self._found.get(topic) or TopicCount(topic, 0, int(times[0]), int(times[0]))
